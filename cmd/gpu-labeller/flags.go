@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
+	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
+	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+// flags of the root command.
+type flags struct {
+	print  bool
+	output choice
+
+	migStrategy    choice
+	mixedGPUs      choice
+	unifiedMemory  choice
+	extraLabels    bool
+	timestamp      bool
+	pciClasses     []string
+	pciLabelFields []string
+
+	hostFile string
+	source   source
+}
+
+// source says which host is read and how.
+type source struct {
+	root        string
+	machineFile string
+	driverRoot  string
+	nvmlTimeout time.Duration
+}
+
+func (f *flags) register(cmd *cobra.Command) {
+	f.output = choice{value: "text", of: []string{"text", "json", "yaml", "table"}}
+	f.migStrategy = choice{value: string(labels.MIGNone), of: []string{string(labels.MIGNone), string(labels.MIGSingle), string(labels.MIGMixed)}}
+	f.mixedGPUs = choice{value: string(labels.Majority), of: []string{string(labels.Majority), string(labels.Omit)}}
+	f.unifiedMemory = choice{value: string(labels.UnifiedNone), of: []string{string(labels.UnifiedNone), string(labels.UnifiedSystem), string(labels.UnifiedSystemGiB)}}
+
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.BoolVar(&f.print, "print", false, "print this host's labels once and exit")
+	registerChoice(cmd, &f.output, "output", "o", "output of --print: text (key=value lines), json, yaml or table")
+
+	registerChoice(cmd, &f.migStrategy, "mig-strategy", "", "how MIG devices appear in the nvidia.com/ labels: none, single or mixed")
+	registerChoice(cmd, &f.mixedGPUs, "mixed-gpus", "", "on a node with several models, nvidia.com/gpu.* describes the one with the most GPUs (majority), or leaves out what differs (omit)")
+	registerChoice(cmd, &f.unifiedMemory, "unified-memory", "", "nvidia.com/gpu.memory of GPUs that share the system's memory: none, system (MiB) or system-gib (rounded down to whole GiB)")
+	fs.BoolVar(&f.extraLabels, "extra-labels", true, "publish the vendor-neutral gpu.feature.node.kubernetes.io/ labels")
+	fs.BoolVar(&f.timestamp, "timestamp", false, "publish nvidia.com/gfd.timestamp, the time of the start")
+	fs.StringSliceVar(&f.pciClasses, "pci-classes", []string{"03", "0b40", "12"}, "PCI classes that get a feature.node.kubernetes.io/pci- label: the beginning of their four digits; empty for none")
+	fs.StringSliceVar(&f.pciLabelFields, "pci-label-fields", []string{"class", "vendor"}, "parts of a PCI label: class, vendor, device, subsystem_vendor, subsystem_device")
+	fs.StringVar(&f.hostFile, "host", "", "replay a host recorded with gpu-labeller snapshot, instead of this one")
+	f.source.register(cmd)
+	cmd.MarkFlagsMutuallyExclusive("host", "root")
+	_ = cmd.MarkFlagFilename("host", "txtar")
+}
+
+func (s *source) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&s.root, "root", "/", "folder that holds the host's sys and proc; an nvml.yaml in it stands for NVML")
+	fs.StringVar(&s.machineFile, "machine-type-file", discover.DefaultMachineFile, "file with the machine's name, below --root; empty for none")
+	fs.StringVar(&s.driverRoot, "driver-root", "", "folder of the driver's installation, where libnvidia-ml.so.1 is looked for; by default the loader finds it")
+	fs.DurationVar(&s.nvmlTimeout, "nvml-timeout", nvml.DefaultTimeout, "how long NVML may take to answer")
+	_ = cmd.MarkFlagDirname("root")
+	_ = cmd.MarkFlagDirname("driver-root")
+}
+
+// check looks at what the flag library does not.
+func (s *source) check() error {
+	if s.nvmlTimeout <= 0 {
+		return &exitError{exitUsage, fmt.Errorf("--nvml-timeout %v: want more than 0, for instance 20s", s.nvmlTimeout)}
+	}
+	if st, err := os.Stat(s.root); err != nil {
+		return &exitError{exitUsage, fmt.Errorf("--root: %w", err)}
+	} else if !st.IsDir() {
+		return &exitError{exitUsage, fmt.Errorf("--root %s: want a folder that holds the host's sys and proc; a recorded host's file goes with --host", s.root)}
+	}
+	if s.driverRoot != "" {
+		if _, err := os.Stat(s.driverRoot); err != nil {
+			return &exitError{exitUsage, fmt.Errorf("--driver-root: %w", err)}
+		}
+	}
+	return nil
+}
+
+// host is the host to scan.
+func (s *source) host() (discover.Host, error) {
+	h := discover.Host{Root: hostfs.Root(s.root), MachineFile: s.machineFile}
+	recorded, err := hostfile.ReadNVML(s.root)
+	if err != nil {
+		return h, err
+	}
+	if recorded != nil {
+		h.NVML = func(context.Context) nvml.Answer { return *recorded }
+		return h, nil
+	}
+	prober := &nvml.Prober{DriverRoot: s.driverRoot, Timeout: s.nvmlTimeout}
+	h.NVML = prober.Ask
+	return h, nil
+}
+
+// labelOptions checks the flags that say which labels there are.
+func (f *flags) labelOptions(start time.Time) (labels.Options, error) {
+	opts := labels.Options{
+		MIGStrategy:   labels.MIGStrategy(f.migStrategy.value),
+		MixedGPUs:     labels.MixedGPUs(f.mixedGPUs.value),
+		UnifiedMemory: labels.UnifiedMemory(f.unifiedMemory.value),
+		OmitExtra:     !f.extraLabels,
+	}
+	if f.timestamp {
+		opts.Timestamp = start
+	}
+	var err error
+	if opts.PCIClasses, err = labels.ParsePCIClasses(f.pciClasses); err != nil {
+		return opts, &exitError{exitUsage, fmt.Errorf("--pci-classes: %w", err)}
+	}
+	if opts.PCILabelFields, err = labels.ParsePCILabelFields(f.pciLabelFields); err != nil {
+		return opts, &exitError{exitUsage, fmt.Errorf("--pci-label-fields: %w", err)}
+	}
+	return opts, nil
+}
+
+// choice is a flag that takes one of a few words.
+type choice struct {
+	value string
+	of    []string
+}
+
+func registerChoice(cmd *cobra.Command, c *choice, name, short, usage string) {
+	cmd.Flags().VarP(c, name, short, usage)
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.of, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (c *choice) String() string { return c.value }
+func (c *choice) Type() string   { return strings.Join(c.of, "|") }
+func (c *choice) Set(s string) error {
+	if !slices.Contains(c.of, s) {
+		return fmt.Errorf("want one of %s", strings.Join(c.of, ", "))
+	}
+	c.value = s
+	return nil
+}

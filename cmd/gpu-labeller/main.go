@@ -1,0 +1,138 @@
+// Command gpu-labeller finds the GPUs of a node and labels the node for
+// scheduling.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+)
+
+func main() {
+	// The probe's process does not pay for commands and flags.
+	if len(os.Args) > 1 && os.Args[1] == nvml.ChildCommand {
+		driverRoot := ""
+		if len(os.Args) > 2 {
+			driverRoot = os.Args[2]
+		}
+		os.Exit(nvml.RunChild(driverRoot))
+	}
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// Exit codes. A script may rely on them: they are listed in --help.
+const (
+	exitOK             = 0
+	exitFailure        = 1 // the command itself went wrong
+	exitUsage          = 2
+	exitNoDriver       = 3
+	exitDriverMismatch = 4
+	exitTimeout        = 5
+	exitSysfs          = 6
+	exitNoPermission   = 7
+	exitNVML           = 8
+)
+
+// exitError carries an exit code. Its message is empty when all has been said.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	root := newRootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err == nil {
+		return exitOK
+	}
+	code := exitFailure
+	var exit *exitError
+	if errors.As(err, &exit) {
+		code = exit.code
+	}
+	if err.Error() != "" {
+		fmt.Fprintln(stderr, "Error:", err)
+	}
+	return code
+}
+
+func newRootCommand() *cobra.Command {
+	var f flags
+	cmd := &cobra.Command{
+		Use:   "gpu-labeller",
+		Short: "Find the GPUs of a node and label the node for scheduling",
+		Long: `gpu-labeller finds the GPUs of a node, NVIDIA's, AMD's and Intel's, and labels
+the node for scheduling: product, memory, count, family, MIG, driver.
+
+With --print it does so once, on any host, and writes the labels to standard
+output. It needs no cluster and no root, and what is wrong is said on standard
+error with its cure.
+
+Exit codes of --print:
+  0  labels printed, or the host has no GPU
+  1  the command itself went wrong
+  2  wrong usage
+  3  GPUs on the bus, but no driver or no NVML library
+  4  the NVML library and the kernel module are of different versions
+  5  NVML did not answer in time
+  6  /sys/bus/pci/devices cannot be read
+  7  no permission to open the GPUs
+  8  NVML crashed or could not be initialised, or no GPU answered
+With codes 3 to 8, the labels that could be told are printed all the same.`,
+		Example: `  # What would this node be labelled with?
+  gpu-labeller --print
+
+  # As a page for people, with the GPUs and what is wrong with them
+  gpu-labeller --print -o table
+
+  # MIG devices as resources of their own, as the device plugin does with mixed
+  gpu-labeller --print --mig-strategy=mixed
+
+  # A host whose file system is mounted at /host
+  gpu-labeller --print --root /host --driver-root /host
+
+  # Record this host, and replay it elsewhere
+  gpu-labeller snapshot node-a.txtar
+  gpu-labeller --print --host node-a.txtar`,
+		Args:          usageArgs(cobra.NoArgs),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !f.print {
+				return &exitError{exitUsage, errors.New("say --print to print this host's labels, or --help for all there is")}
+			}
+			return printLabels(cmd, &f)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
+	f.register(cmd)
+	cmd.AddCommand(newSnapshotCommand(), newVersionCommand())
+	return cmd
+}
+
+// usageArgs gives wrong arguments the exit code of wrong usage.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &exitError{exitUsage, err}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
+
+	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+func printLabels(cmd *cobra.Command, f *flags) error {
+	opts, err := f.labelOptions(time.Now())
+	if err != nil {
+		return err
+	}
+	if f.hostFile != "" {
+		dir, err := extract(f.hostFile)
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		f.source.root = dir
+	}
+	if err := f.source.check(); err != nil {
+		return err
+	}
+	host, err := f.source.host()
+	if err != nil {
+		return err
+	}
+	host.Class = opts.WantsClass
+	inv, scanErr := discover.Scan(cmd.Context(), host)
+	set, rejected := labels.Compute(inv, opts)
+
+	out, diagnostics := cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if f.output.value == "table" {
+		err = writeTable(out, inv, set, rejected)
+	} else {
+		err = writeReport(out, f.output.value, inv, set)
+		for _, p := range inv.Problems {
+			fmt.Fprintln(diagnostics, "warning:", p)
+		}
+		for _, r := range rejected {
+			fmt.Fprintln(diagnostics, "warning:", r)
+		}
+		if len(inv.GPUs) == 0 && scanErr == nil {
+			fmt.Fprintln(diagnostics, "no GPU found")
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if code := exitCode(inv, scanErr); code != exitOK {
+		return &exitError{code: code}
+	}
+	return nil
+}
+
+// extract writes a recorded host into a new folder, which the caller removes.
+func extract(file string) (string, error) {
+	f, err := hostfile.Read(file)
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "gpu-labeller-host-")
+	if err != nil {
+		return "", err
+	}
+	if err := f.Extract(dir); err != nil {
+		os.RemoveAll(dir)
+		return "", fmt.Errorf("%s: %w", file, err)
+	}
+	return dir, nil
+}
+
+func exitCode(inv *discover.Inventory, scanErr error) int {
+	if scanErr != nil {
+		return exitSysfs
+	}
+	switch inv.State() {
+	case discover.StateNoDriver:
+		return exitNoDriver
+	case discover.StateDriverMismatch:
+		return exitDriverMismatch
+	case discover.StateTimeout:
+		return exitTimeout
+	case discover.StateNoPermission:
+		return exitNoPermission
+	case discover.StateError:
+		return exitNVML
+	}
+	return exitOK
+}
+
+// report is what -o json and -o yaml print.
+type report struct {
+	State    discover.State     `json:"state,omitempty" yaml:"state,omitempty"`
+	Labels   labels.Set         `json:"labels" yaml:"labels"`
+	GPUs     []gpuReport        `json:"gpus" yaml:"gpus"`
+	Problems []discover.Problem `json:"problems" yaml:"problems"`
+}
+
+// gpuReport is one GPU for people and scripts.
+type gpuReport struct {
+	PCIAddress string             `json:"pciAddress,omitempty" yaml:"pciAddress,omitempty"`
+	Vendor     discover.Vendor    `json:"vendor" yaml:"vendor"`
+	Product    string             `json:"product,omitempty" yaml:"product,omitempty"`
+	MemoryMiB  uint64             `json:"memoryMiB,omitempty" yaml:"memoryMiB,omitempty"`
+	Driver     string             `json:"driver,omitempty" yaml:"driver,omitempty"`
+	MIG        string             `json:"mig,omitempty" yaml:"mig,omitempty"`
+	NUMANode   *int               `json:"numaNode,omitempty" yaml:"numaNode,omitempty"`
+	Condition  discover.Condition `json:"condition" yaml:"condition"`
+}
+
+func gpuReports(inv *discover.Inventory) []gpuReport {
+	rows := make([]gpuReport, len(inv.GPUs))
+	for i := range inv.GPUs {
+		g := &inv.GPUs[i]
+		r := gpuReport{Vendor: g.Vendor, Product: g.Product, MemoryMiB: g.MemoryMiB(), Condition: g.Condition}
+		if g.Function != nil {
+			r.PCIAddress = g.Function.Address.String()
+			r.Driver = g.Function.Driver
+			r.NUMANode = g.Function.NUMANode
+		}
+		if g.NVML != nil && g.NVML.MIG != nil {
+			switch m := g.NVML.MIG; {
+			case !m.Enabled:
+				r.MIG = "disabled"
+			case len(m.Devices) == 1:
+				r.MIG = "1 device"
+			default:
+				r.MIG = fmt.Sprintf("%d devices", len(m.Devices))
+			}
+			if m := g.NVML.MIG; m.Pending != m.Enabled {
+				r.MIG += ", changes at the next reset"
+			}
+		}
+		rows[i] = r
+	}
+	return rows
+}
+
+func writeReport(w io.Writer, format string, inv *discover.Inventory, set labels.Set) error {
+	if format == "text" {
+		_, err := set.WriteTo(w)
+		return err
+	}
+	r := report{State: inv.State(), Labels: set, GPUs: gpuReports(inv), Problems: inv.Problems}
+	if r.Problems == nil {
+		r.Problems = []discover.Problem{}
+	}
+	if format == "yaml" {
+		e := yaml.NewEncoder(w)
+		e.SetIndent(2)
+		if err := e.Encode(r); err != nil {
+			return err
+		}
+		return e.Close()
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}

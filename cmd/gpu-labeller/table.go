@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+// writeTable writes a page for people: the GPUs, a row each, what is wrong, and
+// the labels by group.
+func writeTable(out io.Writer, inv *discover.Inventory, set labels.Set, rejected []labels.Rejected) error {
+	w := bufio.NewWriter(out)
+	if len(inv.GPUs) == 0 {
+		fmt.Fprintln(w, "No GPU found.")
+	} else {
+		fmt.Fprintln(w, summary(inv))
+		fmt.Fprintln(w)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "PCI ADDRESS\tVENDOR\tPRODUCT\tMEMORY\tDRIVER\tMIG\tNUMA NODE\tCONDITION")
+		for _, g := range gpuReports(inv) {
+			memory, numa := "", ""
+			if g.MemoryMiB > 0 {
+				memory = strconv.FormatUint(g.MemoryMiB, 10) + " MiB"
+			}
+			if g.NUMANode != nil {
+				numa = strconv.Itoa(*g.NUMANode)
+			}
+			row := []string{g.PCIAddress, string(g.Vendor), printable(g.Product), memory, g.Driver, g.MIG, numa, string(g.Condition)}
+			for i := range row {
+				if row[i] == "" {
+					row[i] = "-"
+				}
+			}
+			fmt.Fprintln(t, strings.Join(row, "\t"))
+		}
+		t.Flush()
+	}
+	if len(inv.Problems)+len(rejected) > 0 {
+		fmt.Fprintln(w, "\nPROBLEMS")
+		for _, p := range inv.Problems {
+			fmt.Fprintln(w, "  "+printable(p.Text))
+			if p.Cure != "" {
+				fmt.Fprintln(w, "    cure: "+p.Cure)
+			}
+		}
+		for _, r := range rejected {
+			fmt.Fprintln(w, "  "+printable(r.String()))
+		}
+	}
+	group := ""
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		prefix, name, _ := strings.Cut(key, "/")
+		if prefix != group {
+			group = prefix
+			fmt.Fprintf(w, "\n%s/\n", prefix)
+		}
+		fmt.Fprintf(w, "  %s=%s\n", name, set[key])
+	}
+	return w.Flush()
+}
+
+func summary(inv *discover.Inventory) string {
+	var parts []string
+	if inv.Machine != nil && *inv.Machine != "" {
+		parts = append(parts, printable(*inv.Machine))
+	}
+	if v := inv.NVIDIA.DriverVersion; v != "" {
+		parts = append(parts, "NVIDIA driver "+printable(v))
+	}
+	if v := inv.NVIDIA.CUDADriverVersion; v != 0 {
+		parts = append(parts, fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10))
+	}
+	return strings.Join(append(parts, "state "+string(inv.State())), ", ")
+}
+
+// printable keeps what firmware and drivers say from steering a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if strconv.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}

@@ -1,0 +1,139 @@
+package labels
+
+import "strings"
+
+// Key describes one label, or the labels that differ only in the one part that
+// Pattern leaves open.
+type Key struct {
+	Pattern string // e.g. nvidia.com/mig-{profile}.count
+	Group   Group
+	Meaning string
+	Form    Form
+	Source  string // where the value is read
+	Example string // a key, where the pattern is open, and its value
+}
+
+// Matches reports whether the pattern fits a label's key.
+func (k Key) Matches(key string) bool {
+	before, rest, open := strings.Cut(k.Pattern, "{")
+	if !open {
+		return key == k.Pattern
+	}
+	_, after, _ := strings.Cut(rest, "}")
+	return len(key) > len(before)+len(after) && strings.HasPrefix(key, before) && strings.HasSuffix(key, after)
+}
+
+// Group is the heading under which keys are documented.
+type Group string
+
+// The groups, in the order of the documentation.
+const (
+	GroupDriver Group = "NVIDIA driver and CUDA"
+	GroupNode   Group = "NVIDIA node"
+	GroupGPU    Group = "NVIDIA GPUs"
+	GroupMIG    Group = "NVIDIA MIG devices"
+	GroupExtra  Group = "GPUs of any vendor"
+	GroupPCI    Group = "PCI functions"
+)
+
+// Form says what a value looks like.
+type Form string
+
+// The forms of values.
+const (
+	FormTrue    Form = "`true`"
+	FormBool    Form = "`true` or `false`"
+	FormInt     Form = "integer"
+	FormMiB     Form = "MiB, integer"
+	FormVersion Form = "version"
+	FormName    Form = "name"
+	FormUUID    Form = "UUID and number"
+
+	FormMode        Form = "`compute`, `graphics` or `unknown`"
+	FormSharing     Form = "`none`, `time-slicing` or `mps`"
+	FormMIGStrategy Form = "`single` or `mixed`"
+	FormFamily      Form = "`tesla`, `fermi`, `kepler`, `maxwell`, `pascal`, `volta`, `turing`, `ampere`, `ada-lovelace`, `hopper`, `blackwell` or `rubin`"
+	FormState       Form = "`ok`, `degraded`, `no-driver`, `driver-mismatch`, `no-permission`, `timeout`, `error` or `passthrough`"
+	FormMemory      Form = "`dedicated` or `unified`"
+	FormMIGState    Form = "`disabled`, `enabled`, `enabled-empty`, `mixed` or `unknown`"
+	FormNVLink      Form = "`all` or `some`"
+)
+
+// Keys are all labels that Compute gives.
+var Keys = []Key{
+	{"nvidia.com/cuda.driver-version.full", GroupDriver, "version of the driver", FormVersion, "NVML, driver version", "580.159.04"},
+	{"nvidia.com/cuda.driver-version.major", GroupDriver, "its first part", FormVersion, "NVML, driver version", "580"},
+	{"nvidia.com/cuda.driver-version.minor", GroupDriver, "its second part", FormVersion, "NVML, driver version", "159"},
+	{"nvidia.com/cuda.driver-version.revision", GroupDriver, "its third part, empty for a version of two parts", FormVersion, "NVML, driver version", "04"},
+	{"nvidia.com/cuda.driver.major", GroupDriver, "older name of `cuda.driver-version.major`", FormVersion, "NVML, driver version", "580"},
+	{"nvidia.com/cuda.driver.minor", GroupDriver, "older name of `cuda.driver-version.minor`", FormVersion, "NVML, driver version", "159"},
+	{"nvidia.com/cuda.driver.rev", GroupDriver, "older name of `cuda.driver-version.revision`", FormVersion, "NVML, driver version", "04"},
+	{"nvidia.com/cuda.runtime-version.full", GroupDriver, "newest CUDA version that the driver runs", FormVersion, "NVML, CUDA driver version", "13.0"},
+	{"nvidia.com/cuda.runtime-version.major", GroupDriver, "its first part", FormInt, "NVML, CUDA driver version", "13"},
+	{"nvidia.com/cuda.runtime-version.minor", GroupDriver, "its second part", FormInt, "NVML, CUDA driver version", "0"},
+	{"nvidia.com/cuda.runtime.major", GroupDriver, "older name of `cuda.runtime-version.major`", FormInt, "NVML, CUDA driver version", "13"},
+	{"nvidia.com/cuda.runtime.minor", GroupDriver, "older name of `cuda.runtime-version.minor`", FormInt, "NVML, CUDA driver version", "0"},
+
+	{"nvidia.com/gpu.machine", GroupNode, "the computer's product name, `unknown` when it cannot be read", FormName, "DMI, product_name", "PowerEdge-XE9680"},
+	{"nvidia.com/gpu.mode", GroupNode, "whether the GPUs are set to drive displays; `unknown` if they differ", FormMode, "PCI class", "compute"},
+	{"nvidia.com/gpu.clique", GroupNode, "NVLink fabric: cluster UUID and clique that all attached GPUs share", FormUUID, "NVML, fabric info", "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1"},
+	{"nvidia.com/mig.capable", GroupNode, "whether any GPU can be split by MIG", FormBool, "NVML, MIG mode", "true"},
+	{"nvidia.com/mig.strategy", GroupNode, "the MIG strategy, unless it is `none`", FormMIGStrategy, "`--mig-strategy`", "mixed"},
+	{"nvidia.com/mps.capable", GroupNode, "whether the device plugin shares GPUs through MPS", FormBool, "sharing configuration; MIG mode", "false"},
+	{"nvidia.com/vgpu.present", GroupNode, "whether the node is a virtual machine with a vGPU", FormBool, "PCI vendor-specific capability", "false"},
+	{"nvidia.com/vgpu.host-driver-version", GroupNode, "version of the host's driver behind the vGPU", FormVersion, "PCI vendor-specific capability", "550.90.05"},
+	{"nvidia.com/vgpu.host-driver-branch", GroupNode, "branch of the host's driver behind the vGPU", FormName, "PCI vendor-specific capability", "r550_00"},
+	{"nvidia.com/gfd.timestamp", GroupNode, "when the labeller started, in Unix seconds; only with `--timestamp`", FormInt, "clock", "1754006400"},
+
+	{"nvidia.com/gpu.product", GroupGPU, "model; `-SHARED` follows when the GPUs are shared under the same name, `-MIG-{profile}` or `-MIG-INVALID` with the MIG strategy `single`", FormName, "NVML, name", "NVIDIA-H100-80GB-HBM3"},
+	{"nvidia.com/gpu.count", GroupGPU, "GPUs of the model, those with MIG enabled included", FormInt, "NVML", "8"},
+	{"nvidia.com/gpu.memory", GroupGPU, "memory of one GPU", FormMiB, "NVML, memory info", "81559"},
+	{"nvidia.com/gpu.family", GroupGPU, "architecture", FormFamily, "NVML, compute capability", "hopper"},
+	{"nvidia.com/gpu.compute.major", GroupGPU, "CUDA compute capability, first part", FormInt, "NVML, compute capability", "9"},
+	{"nvidia.com/gpu.compute.minor", GroupGPU, "CUDA compute capability, second part", FormInt, "NVML, compute capability", "0"},
+	{"nvidia.com/gpu.replicas", GroupGPU, "how many pods share a GPU; 0 when MIG is enabled on all GPUs of the model", FormInt, "sharing configuration", "1"},
+	{"nvidia.com/gpu.sharing-strategy", GroupGPU, "how they share it; empty beside `-MIG-INVALID`", FormSharing, "sharing configuration", "none"},
+
+	{"nvidia.com/gpu.multiprocessors", GroupMIG, "streaming multiprocessors of a MIG device (strategy `single`)", FormInt, "NVML, attributes", "14"},
+	{"nvidia.com/gpu.slices.gi", GroupMIG, "slices of its GPU instance (strategy `single`)", FormInt, "NVML, attributes", "1"},
+	{"nvidia.com/gpu.slices.ci", GroupMIG, "slices of its compute instance (strategy `single`)", FormInt, "NVML, attributes", "1"},
+	{"nvidia.com/gpu.engines.copy", GroupMIG, "copy engines (strategy `single`)", FormInt, "NVML, attributes", "1"},
+	{"nvidia.com/gpu.engines.decoder", GroupMIG, "video decoders (strategy `single`)", FormInt, "NVML, attributes", "0"},
+	{"nvidia.com/gpu.engines.encoder", GroupMIG, "video encoders (strategy `single`)", FormInt, "NVML, attributes", "0"},
+	{"nvidia.com/gpu.engines.jpeg", GroupMIG, "JPEG engines (strategy `single`)", FormInt, "NVML, attributes", "0"},
+	{"nvidia.com/gpu.engines.ofa", GroupMIG, "optical flow accelerators (strategy `single`)", FormInt, "NVML, attributes", "0"},
+	{"nvidia.com/mig-{profile}.product", GroupMIG, "model and profile (strategy `mixed`, as all that follow)", FormName, "NVML, name", "nvidia.com/mig-1g.5gb.product=NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"},
+	{"nvidia.com/mig-{profile}.count", GroupMIG, "MIG devices of the profile", FormInt, "NVML", "nvidia.com/mig-1g.5gb.count=14"},
+	{"nvidia.com/mig-{profile}.memory", GroupMIG, "memory of one MIG device", FormMiB, "NVML, attributes", "nvidia.com/mig-1g.5gb.memory=4864"},
+	{"nvidia.com/mig-{profile}.multiprocessors", GroupMIG, "streaming multiprocessors", FormInt, "NVML, attributes", "nvidia.com/mig-1g.5gb.multiprocessors=14"},
+	{"nvidia.com/mig-{profile}.slices.gi", GroupMIG, "slices of its GPU instance", FormInt, "NVML, attributes", "nvidia.com/mig-1c.3g.20gb.slices.gi=3"},
+	{"nvidia.com/mig-{profile}.slices.ci", GroupMIG, "slices of its compute instance", FormInt, "NVML, attributes", "nvidia.com/mig-1c.3g.20gb.slices.ci=1"},
+	{"nvidia.com/mig-{profile}.engines.copy", GroupMIG, "copy engines", FormInt, "NVML, attributes", "nvidia.com/mig-3g.20gb.engines.copy=3"},
+	{"nvidia.com/mig-{profile}.engines.decoder", GroupMIG, "video decoders", FormInt, "NVML, attributes", "nvidia.com/mig-3g.20gb.engines.decoder=2"},
+	{"nvidia.com/mig-{profile}.engines.encoder", GroupMIG, "video encoders", FormInt, "NVML, attributes", "nvidia.com/mig-3g.20gb.engines.encoder=0"},
+	{"nvidia.com/mig-{profile}.engines.jpeg", GroupMIG, "JPEG engines", FormInt, "NVML, attributes", "nvidia.com/mig-1g.5gb.me.engines.jpeg=1"},
+	{"nvidia.com/mig-{profile}.engines.ofa", GroupMIG, "optical flow accelerators", FormInt, "NVML, attributes", "nvidia.com/mig-1g.5gb.me.engines.ofa=1"},
+	{"nvidia.com/mig-{profile}.replicas", GroupMIG, "how many pods share a MIG device", FormInt, "sharing configuration", "nvidia.com/mig-1g.5gb.replicas=1"},
+	{"nvidia.com/mig-{profile}.sharing-strategy", GroupMIG, "how they share it", FormSharing, "sharing configuration", "nvidia.com/mig-1g.5gb.sharing-strategy=none"},
+
+	{extraPrefix + "state", GroupExtra, "what can be said of the node's GPUs, in one word", FormState, "all of what follows", "ok"},
+	{extraPrefix + "count", GroupExtra, "usable GPUs", FormInt, "PCI, NVML", "8"},
+	{extraPrefix + "count.pci", GroupExtra, "GPUs on the PCI bus; virtual functions of a GPU of the node are not counted", FormInt, "PCI", "8"},
+	{extraPrefix + "count.failed", GroupExtra, "GPUs that are on the bus and do not answer", FormInt, "PCI, NVML", "1"},
+	{extraPrefix + "count.passthrough", GroupExtra, "GPUs bound to vfio-pci, for virtual machines", FormInt, "PCI driver", "2"},
+	{extraPrefix + "vendor.{vendor}.count", GroupExtra, "usable GPUs of a vendor: `nvidia`, `amd` or `intel`", FormInt, "PCI, NVML", extraPrefix + "vendor.nvidia.count=8"},
+	{extraPrefix + "homogeneous", GroupExtra, "whether all usable GPUs are of one product and memory size", FormBool, "driver", "true"},
+	{extraPrefix + "model.{model}.count", GroupExtra, "usable GPUs of a product. Its name in lower case with dashes, at most 50 characters; a longer one is cut and ends in six digits of a hash", FormInt, "driver", extraPrefix + "model.nvidia-geforce-rtx-4090.count=1"},
+	{extraPrefix + "memory.min", GroupExtra, "memory of the GPU that has least: what a pod can count on whichever GPU it gets", FormMiB, "driver", "10240"},
+	{extraPrefix + "memory.max", GroupExtra, "memory of the GPU that has most", FormMiB, "driver", "24576"},
+	{extraPrefix + "memory.total", GroupExtra, "memory of all usable GPUs together", FormMiB, "driver", "59380"},
+	{extraPrefix + "memory.type", GroupExtra, "whether GPUs have memory of their own or share the system's", FormMemory, "driver", "dedicated"},
+	{extraPrefix + "mig.state", GroupExtra, "MIG on the GPUs that can: off, on with or without MIG devices, or not alike on all. Whatever the MIG strategy, as the next two", FormMIGState, "NVML, MIG mode", "enabled"},
+	{extraPrefix + "mig.gpus", GroupExtra, "GPUs with MIG enabled", FormInt, "NVML, MIG mode", "2"},
+	{extraPrefix + "mig.devices", GroupExtra, "MIG devices", FormInt, "NVML", "14"},
+	{extraPrefix + "nvlink", GroupExtra, "whether all pairs of NVIDIA GPUs are linked by NVLink, or some; absent if none is", FormNVLink, "NVML, peer-to-peer status", "all"},
+	{extraPrefix + "nvlink.version", GroupExtra, "NVLink's version, where all linked GPUs have the same", FormVersion, "NVML, NVLink version", "4.0"},
+
+	{nfdPrefix + "pci-{ids}.present", GroupPCI, "a function of this class and vendor is there (`0302_10de`), or a GPU maker's of any listed class (`10de`)", FormTrue, "PCI", nfdPrefix + "pci-0302_10de.present=true"},
+	{nfdPrefix + "pci-{ids}.sriov.capable", GroupPCI, "one such function can have virtual functions", FormTrue, "PCI, sriov_totalvfs", nfdPrefix + "pci-0302_10de.sriov.capable=true"},
+}

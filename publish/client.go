@@ -1,0 +1,98 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+)
+
+// DefaultTimeout bounds one request to the API server, except a watch.
+const DefaultTimeout = 30 * time.Second
+
+// Client is a connection to the API server, for the few requests of this
+// package.
+type Client struct {
+	// Timeout bounds one request, except a watch. Default DefaultTimeout.
+	Timeout time.Duration
+
+	core rest.Interface // v1
+	nfd  rest.Interface // nfd.k8s-sigs.io/v1alpha1
+}
+
+// NewClient returns a client. It does not connect.
+func NewClient(config *rest.Config) (*Client, error) {
+	config = rest.CopyConfig(config)
+	// Only metav1.Status is ever decoded, of errors.
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.ContentType = runtime.ContentTypeJSON
+	config.WarningHandler = rest.NoWarnings{} // it would log
+	if config.UserAgent == "" {
+		config.UserAgent = FieldManager
+	}
+	http, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{}
+	config.APIPath, config.GroupVersion = "/api", &schema.GroupVersion{Version: "v1"}
+	if c.core, err = rest.RESTClientForConfigAndClient(config, http); err != nil {
+		return nil, err
+	}
+	config.APIPath, config.GroupVersion = "/apis", &schema.GroupVersion{Group: "nfd.k8s-sigs.io", Version: "v1alpha1"}
+	if c.nfd, err = rest.RESTClientForConfigAndClient(config, http); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// metadataOnly asks for an object, or the events of a watch, without spec and
+// status: of a Node with many images that is a tenth.
+const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// do sends a request once and returns the answer's body. The error names the
+// verb and is a *ForbiddenError if that is missing; otherwise it wraps the API
+// server's.
+func (c *Client) do(ctx context.Context, verb, resource string, req *rest.Request) ([]byte, error) {
+	timeout := c.Timeout
+	if timeout == 0 {
+		timeout = DefaultTimeout
+	}
+	slow := fmt.Errorf("no answer from the API server in %v", timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, slow)
+	defer cancel()
+	// Without this it would wait for as long as the API server asks for, ten times.
+	body, err := req.MaxRetries(0).Do(ctx).Raw()
+	if err != nil && context.Cause(ctx) == slow {
+		err = fmt.Errorf("%w (%w)", slow, err)
+	}
+	return body, refused(err, verb, resource)
+}
+
+// stream is do for a watch. The caller closes the body.
+func (c *Client) stream(ctx context.Context, verb, resource string, req *rest.Request) (io.ReadCloser, error) {
+	body, err := req.MaxRetries(0).Stream(ctx)
+	return body, refused(err, verb, resource)
+}
+
+func refused(err error, verb, resource string) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsForbidden(err):
+		return &ForbiddenError{Verb: verb, Resource: resource, Err: err}
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%s: the API server does not accept our token: %w", verb, err)
+	default:
+		return fmt.Errorf("%s: %w", verb, err)
+	}
+}

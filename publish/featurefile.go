@@ -1,0 +1,295 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+// DefaultFeatureFile is a file in the one folder where NFD's worker looks. NFD
+// ignores hidden names; of files with the same key the last name wins.
+const DefaultFeatureFile = "/etc/kubernetes/node-feature-discovery/features.d/gpu-labeller"
+
+// maxFeatureFile is the size in bytes above which NFD ignores a file (v0.19).
+const maxFeatureFile = 65536
+
+// FeatureFile publishes labels in a feature file of NFD's local source. The
+// folder is NFD's, and is never made.
+//
+// The file is replaced at once, or not at all: staged in the hidden folder
+// .gpu-labeller beside it, synced, and renamed. Not as a hidden file beside it,
+// which is the usual way: NFD (v0.19) watches the folder, hidden files included,
+// looks at the first event, and drops what follows within a second. So it looked
+// before the rename in 38 of 40 tries, and found the new file after its
+// sleep interval only; staged in a sub-folder it found all within 15 ms.
+//
+// It is readable by everyone, since NFD's worker runs as nobody.
+type FeatureFile struct {
+	// Path is the file. Default DefaultFeatureFile.
+	Path string
+
+	// Expiry, if not 0, makes NFD drop the labels that long after the last write
+	// (at its next scan), as when the agent has gone for good. Publish renews it
+	// when half of it is over, so it must be called more often than that.
+	Expiry time.Duration
+
+	swept bool // what an earlier process may have left
+
+	now  func() time.Time  // for tests
+	step func(step string) // for tests: called after each step of a write
+}
+
+func (f *FeatureFile) String() string { return "feature file " + f.path() }
+
+// Publish implements Sink. An empty set removes the file. A symbolic link in its
+// place is replaced, not followed. Errors to test for: ErrNoFolder, ErrTooLarge;
+// others wrap the system's, such as syscall.ENOSPC.
+func (f *FeatureFile) Publish(ctx context.Context, set labels.Set) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%v: %w", f, err)
+	}
+	if err := f.publish(set); err != nil {
+		return fmt.Errorf("%v: %w", f, err)
+	}
+	return nil
+}
+
+func (f *FeatureFile) publish(set labels.Set) error {
+	dir, err := f.openFolder()
+	if err != nil {
+		if len(set) == 0 && errors.Is(err, ErrNoFolder) {
+			return nil
+		}
+		return err
+	}
+	defer dir.Close()
+	if !f.swept {
+		if stage, err := openStage(dir, f.name()); err == nil {
+			stage.close()
+		}
+		f.swept = true
+	}
+	if len(set) == 0 {
+		return f.remove(dir)
+	}
+	if err := checkLines(set); err != nil {
+		return err
+	}
+	var expiry time.Time
+	if f.Expiry != 0 {
+		expiry = f.clock().Add(f.Expiry)
+	}
+	content := render(set, expiry)
+	if len(content) > maxFeatureFile {
+		return fmt.Errorf("%d labels make %d bytes: %w", len(set), len(content), ErrTooLarge)
+	}
+	if f.unchanged(dir, set) {
+		return nil
+	}
+	return f.replace(dir, content)
+}
+
+// Touch changes the file's times, if there is one, and nothing else. Called more
+// than 1 s after a Publish that wrote, it makes NFD (v0.19) look again: had
+// another file in the folder changed within the second before, NFD would
+// otherwise see ours after its sleep interval only, by default a minute.
+func (f *FeatureFile) Touch() error {
+	dir, err := f.openFolder()
+	if err != nil {
+		return fmt.Errorf("%v: %w", f, err)
+	}
+	defer dir.Close()
+	if fi, err := dir.Lstat(f.name()); err != nil || !fi.Mode().IsRegular() {
+		return nil
+	}
+	now := f.clock()
+	if err := dir.Chtimes(f.name(), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%v: %w", f, err)
+	}
+	return nil
+}
+
+// openFolder opens the folder anew each time: it may be removed and remade.
+func (f *FeatureFile) openFolder() (*os.Root, error) {
+	dir, err := os.OpenRoot(filepath.Dir(f.path()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s does not exist: mount the host's folder of that name there (a hostPath volume); if the host has none, install Node Feature Discovery",
+			ErrNoFolder, filepath.Dir(f.path()))
+	}
+	return dir, err
+}
+
+// unchanged reports whether the file says set already, with enough time left.
+// What cannot be read is to be replaced.
+func (f *FeatureFile) unchanged(dir *os.Root, set labels.Set) bool {
+	fi, err := dir.Lstat(f.name())
+	if err != nil || !fi.Mode().IsRegular() || fi.Mode().Perm() != 0o644 || fi.Size() > maxFeatureFile {
+		return false
+	}
+	file, err := dir.Open(f.name())
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	old, err := io.ReadAll(io.LimitReader(file, maxFeatureFile))
+	if err != nil {
+		return false
+	}
+	expiry := expiryIn(old)
+	return bytes.Equal(old, render(set, expiry)) && f.fresh(expiry)
+}
+
+func (f *FeatureFile) fresh(expiry time.Time) bool {
+	if f.Expiry == 0 || expiry.IsZero() {
+		return f.Expiry == 0 && expiry.IsZero()
+	}
+	left := expiry.Sub(f.clock())
+	// More than all of it: the clock was set back, or Expiry shortened.
+	return left > f.Expiry/2 && left <= f.Expiry
+}
+
+// remove removes the file and the stage.
+func (f *FeatureFile) remove(dir *os.Root) error {
+	if err := f.noFolder(dir); err != nil {
+		return err
+	}
+	_ = dir.Remove(stageName) // unless something is being staged
+	err := dir.Remove(f.name())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return syncFolder(dir)
+}
+
+// replace makes content the file's.
+func (f *FeatureFile) replace(dir *os.Root, content []byte) error {
+	if err := f.noFolder(dir); err != nil {
+		return err
+	}
+	if err := dir.Mkdir(stageName, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		if errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%w: is the folder mounted read-write, and does the agent run as a user who may write there?", err)
+		}
+		return err
+	}
+	f.did("made the stage")
+	stage, err := openStage(dir, f.name())
+	if err != nil {
+		return err
+	}
+	defer stage.close()
+	f.did("opened the stage")
+	staged, err := stage.write(content, f.did)
+	if err != nil {
+		return err
+	}
+	if err := dir.Rename(staged, f.name()); err != nil {
+		_ = dir.Remove(staged)
+		return err
+	}
+	f.did("renamed")
+	if err := syncFolder(dir); err != nil {
+		return err
+	}
+	f.did("synced the folder")
+	return nil
+}
+
+// noFolder returns an error if a folder has the file's name.
+func (f *FeatureFile) noFolder(dir *os.Root) error {
+	if fi, err := dir.Lstat(f.name()); err == nil && fi.IsDir() {
+		return errors.New("there is a folder of that name; remove it, or name another file")
+	}
+	return nil
+}
+
+// syncFolder makes a rename or removal durable, where the file system can.
+func syncFolder(dir *os.Root) error {
+	d, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	return nil
+}
+
+func (f *FeatureFile) path() string {
+	if f.Path == "" {
+		return DefaultFeatureFile
+	}
+	return f.Path
+}
+
+func (f *FeatureFile) name() string { return filepath.Base(f.path()) }
+
+func (f *FeatureFile) clock() time.Time {
+	if f.now == nil {
+		return time.Now()
+	}
+	return f.now()
+}
+
+func (f *FeatureFile) did(step string) {
+	if f.step != nil {
+		f.step(step)
+	}
+}
+
+const (
+	firstLine  = "# Written by gpu-labeller, which overwrites changes.\n"
+	expiryLine = "# +expiry-time="
+)
+
+// render returns the file. An expiry applies to the lines below it, to the
+// second; a zero one is left out.
+func render(set labels.Set, expiry time.Time) []byte {
+	var b bytes.Buffer
+	b.WriteString(firstLine)
+	if !expiry.IsZero() {
+		b.WriteString(expiryLine + expiry.UTC().Format(time.RFC3339) + "\n")
+	}
+	_, _ = set.WriteTo(&b) // a Buffer takes everything
+	return b.Bytes()
+}
+
+// expiryIn returns the expiry in a file as render made it; zero if there is none.
+func expiryIn(content []byte) time.Time {
+	rest, ok := bytes.CutPrefix(content, []byte(firstLine+expiryLine))
+	if !ok {
+		return time.Time{}
+	}
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	expiry, err := time.Parse(time.RFC3339, string(line))
+	if err != nil {
+		return time.Time{}
+	}
+	return expiry
+}
+
+// checkLines refuses what would be read back as something else: values come
+// from firmware and drivers.
+func checkLines(set labels.Set) error {
+	for key, value := range set {
+		if key == "" || strings.ContainsAny(key, "=#\r\n") || strings.ContainsAny(value, "\r\n") ||
+			strings.TrimSpace(key) != key || strings.TrimSpace(value) != value {
+			return fmt.Errorf("label %q=%q cannot be written as a line", key, value)
+		}
+	}
+	return nil
+}
