@@ -387,9 +387,9 @@ func (inv *Inventory) answer(g *GPU, n *nvml.GPU) {
 	}
 }
 
-// fatal tells the failures that mean that the GPU itself does not work. Of the
-// fields that every GPU has, only those are pardoned that the driver does not
-// support or does not let us see.
+// fatal tells the failures that mean that the GPU itself does not work: those
+// that say so, and those of what NVIDIA's own tools do not go without. Pardoned
+// is what the driver does not support or does not let us see.
 func fatal(field string, code nvml.Code) bool {
 	switch {
 	case code == nvml.GPUIsLost || code == nvml.ResetRequired:
@@ -398,7 +398,7 @@ func fatal(field string, code nvml.Code) bool {
 		return false
 	}
 	switch field {
-	case "name", "pci_address", "memory_bytes", "compute_capability", "mig":
+	case "name", "compute_capability", "mig":
 		return true
 	}
 	return false

@@ -107,10 +107,10 @@ func driverLabels(s Set, driver *discover.NVIDIADriver) {
 }
 
 // gpuMode tells from the GPUs' PCI classes whether they are set to drive
-// displays.
+// displays. As in GFD it is NVML that says where on the bus a GPU is.
 func gpuMode(gpus []*discover.GPU) string {
 	for _, g := range gpus {
-		if g.Function == nil || g.Function.Class != gpus[0].Function.Class {
+		if g.Function == nil || g.NVML.PCIAddress == nil || g.Function.Class != gpus[0].Function.Class {
 			return "unknown"
 		}
 	}
@@ -243,22 +243,18 @@ func (s Set) addCommon(sets []Set) {
 	}
 }
 
-// labels describes the GPUs of a model. A GPU that is used whole goes before
-// one that has MIG enabled, a later one before an earlier: as in GFD the last
-// that tells is believed.
+// labels describes the GPUs of a model by one of them: as in GFD, the last that
+// is used whole, or else the last of those that have MIG enabled.
 func (m model) labels(s Set, systemMiB uint64, opts Options) {
 	r := resource{name: gpuResource, sharing: SharingNone}
-	for _, g := range m.gpus {
-		if migEnabled(g) {
-			r.describe(s, g, systemMiB, opts)
-		}
-	}
+	described := m.gpus[len(m.gpus)-1]
 	for _, g := range m.gpus {
 		if !migEnabled(g) {
+			described = g
 			r = opts.Sharing.resource(gpuResource)
-			r.describe(s, g, systemMiB, opts)
 		}
 	}
+	r.describe(s, described, systemMiB, opts)
 	r.labels(s, len(m.gpus), m.name, "")
 }
 

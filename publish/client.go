@@ -71,10 +71,12 @@ func (c *Client) do(ctx context.Context, verb, resource string, req *rest.Reques
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, slow)
 	defer cancel()
 	// Without this it would wait for as long as the API server asks for, ten times.
-	body, err := req.MaxRetries(0).Do(ctx).Raw()
+	result := req.MaxRetries(0).Do(ctx)
+	err := result.Error() // Raw's error lacks what the body says
 	if err != nil && context.Cause(ctx) == slow {
 		err = fmt.Errorf("%w (%w)", slow, err)
 	}
+	body, _ := result.Raw()
 	return body, refused(err, verb, resource)
 }
 

@@ -505,12 +505,10 @@ func testNodeFeature(t *testing.T, b *bench) {
 	check(t, err)
 	b.Apply(string(crd))
 	b.Kubectl("wait", "crd/nodefeatures.nfd.k8s-sigs.io", "--for=condition=Established", "--timeout=30s")
-	for begin := time.Now(); errors.Is(err, ErrNoNodeFeatures) || time.Since(begin) < time.Second; {
-		if err = n.Publish(t.Context(), nil); err == nil {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
+	for begin := time.Now(); err != nil && time.Since(begin) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
+		err = n.Publish(t.Context(), nil)
 	}
+	check(t, err)
 
 	live := func() *nodeFeature {
 		t.Helper()

@@ -213,10 +213,12 @@ func (p *Prober) kill(c *child) {
 	}
 }
 
+var errTooLong = fmt.Errorf("it wrote more than %d bytes", maxAnswer)
+
 // decode reads an answer: exactly one JSON object, bounded in size.
 func decode(data []byte) (Answer, error) {
 	if len(data) > maxAnswer {
-		return Answer{}, fmt.Errorf("it wrote more than %d bytes", maxAnswer)
+		return Answer{}, errTooLong
 	}
 	if len(bytes.TrimSpace(data)) == 0 {
 		return Answer{}, errors.New("it wrote nothing")
@@ -238,7 +240,8 @@ func crashText(c *child, decodeErr error, stderr *head) string {
 	var exit *exec.ExitError
 	select {
 	case <-c.ended:
-		if errors.As(c.err, &exit) {
+		// One that wrote too much was ended by our closing the pipe.
+		if decodeErr != errTooLong && errors.As(c.err, &exit) {
 			text = "the NVML child process ended with " + exit.String()
 			if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 				text = "the NVML child process was ended by signal " + status.Signal().String()

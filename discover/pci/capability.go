@@ -18,6 +18,10 @@ const headerSize = 64
 // gives it: tell it once.
 var ErrConfigTruncated = errors.New("only the first 64 bytes of configuration space can be read without CAP_SYS_ADMIN")
 
+// ErrConfigUnreadable reports configuration space that reads as ones, as that of
+// a function that fell off the bus does.
+var ErrConfigUnreadable = errors.New("the function does not answer: its configuration space reads as ones")
+
 // Where things are in configuration space (PCI Local Bus 3.0, section 6 and
 // appendix H).
 const (
@@ -42,10 +46,13 @@ const (
 // ignored), or the first 64 of a function that has no capabilities; else the
 // error is ErrConfigTruncated.
 //
-// With any other error Present is still right if it is true: the capability is
-// there, but the versions in it cannot be had. If it is false, the list of
-// capabilities is broken before it comes to that one, and nothing is known.
+// With ErrConfigUnreadable, too, nothing is known. With any other error the VGPU
+// can be used: a list of capabilities that is broken before it comes to a vGPU's
+// makes none, and a broken record costs the versions. GFD takes both so.
 func ParseVGPU(config []byte) (VGPU, error) {
+	if len(config) >= headerSize && config[0] == 0xff && config[1] == 0xff {
+		return VGPU{}, ErrConfigUnreadable
+	}
 	if len(config) >= headerSize && config[statusOffset]&statusCapabilities == 0 {
 		return VGPU{}, nil
 	}
@@ -60,12 +67,12 @@ func ParseVGPU(config []byte) (VGPU, error) {
 	// Every capability starts on a multiple of four, so id, next, length and V
 	// are inside; a capability in the last four bytes holds no F.
 	capability := config[at:]
-	if len(capability) < recordsOffset || capability[3] != 'V' || capability[4] != 'F' {
+	length := int(capability[2])
+	if min(length, len(capability)) < recordsOffset || capability[3] != 'V' || capability[4] != 'F' {
 		return VGPU{}, nil
 	}
 	vgpu := VGPU{Present: true}
-	length := int(capability[2])
-	if length < recordsOffset || length > len(capability) {
+	if length > len(capability) {
 		return vgpu, fmt.Errorf("vGPU capability at 0x%02x: length %d, with %d bytes left", at, length, len(capability))
 	}
 	vgpu.HostDriverVersion, vgpu.HostDriverBranch, err = parseRecords(capability[recordsOffset:length])
@@ -88,7 +95,6 @@ func findCapability(config []byte, id byte) (int, error) {
 		case config[at] == id:
 			return at, nil
 		case config[at] == 0xff:
-			// What a function that fell off the bus reads as.
 			return 0, fmt.Errorf("capability list: nothing at 0x%02x", at)
 		}
 		at = int(config[at+1] &^ 3)

@@ -187,7 +187,7 @@ func (r *reader) vgpu() *VGPU {
 	vgpu, err := ParseVGPU(config)
 	if err != nil {
 		r.problem("config", err)
-		if !vgpu.Present {
+		if errors.Is(err, ErrConfigTruncated) || errors.Is(err, ErrConfigUnreadable) {
 			return nil
 		}
 	}

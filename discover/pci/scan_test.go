@@ -220,7 +220,7 @@ func TestScanOneFunction(t *testing.T) {
 			name:     "fell off the bus",
 			changes:  files{"config": strings.Repeat("\xff", 256)},
 			want:     func(f *Function) { f.VGPU = nil },
-			problems: []string{`config: capability list: nothing at 0xfc`},
+			problems: []string{`config: the function does not answer: its configuration space reads as ones`},
 		},
 		{
 			name:     "vGPU without a version",

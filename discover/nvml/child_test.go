@@ -1,0 +1,394 @@
+package nvml
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpu-labeller/gpu-labeller/discover/pci"
+	"github.com/gpu-labeller/gpu-labeller/internal/standin"
+)
+
+// TestMain lets the test binary be the child, as the real one is.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == ChildCommand {
+		os.Exit(RunChild(os.Args[2]))
+	}
+	os.Exit(m.Run())
+}
+
+const twoA100 = `
+driver 550.107.02
+cuda 12050
+gpu bus=00000000:10:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=1
+gpu bus=00000000:18:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=0
+mig gpu=0 gi=1 ci=0 gprof=2 cprof=2 slices=3 cslices=3 sm=42 mem=19968 ce=3 dec=2
+mig gpu=0 gi=2 ci=0 gprof=2 cprof=0 slices=3 cslices=1 sm=14 mem=19968 ce=3 dec=2
+`
+
+func askStandin(t *testing.T, text string, without ...string) Answer {
+	t.Helper()
+	p := Prober{DriverRoot: standin.DriverRoot(t, text, without...), Timeout: 20 * time.Second}
+	return p.Ask(context.Background())
+}
+
+func mustAnswer(t *testing.T, a Answer) {
+	t.Helper()
+	if a.Failure != nil || a.Init != Success {
+		t.Fatalf("no answer: init %s %s, failure %+v", a.Init, a.Detail, a.Failure)
+	}
+}
+
+func TestAsk(t *testing.T) {
+	a := askStandin(t, twoA100)
+	mustAnswer(t, a)
+	if a.DriverVersion != "550.107.02" || a.CUDADriverVersion != 12050 || len(a.GPUs) != 2 {
+		t.Fatalf("driver %s, CUDA %d, %d GPUs", a.DriverVersion, a.CUDADriverVersion, len(a.GPUs))
+	}
+	g := a.GPUs[0]
+	if g.Name != "NVIDIA A100-SXM4-40GB" || g.MemoryBytes != 40960<<20 || *g.ComputeCapability != (ComputeCapability{8, 0}) {
+		t.Errorf("GPU 0: %+v", g)
+	}
+	if want := (pci.Address{Bus: 0x10}); *g.PCIAddress != want {
+		t.Errorf("address %v, want %v", g.PCIAddress, want)
+	}
+	if g.Architecture != "ampere" || !g.MIG.Enabled || a.GPUs[1].MIG.Enabled {
+		t.Errorf("architecture %s, MIG %+v and %+v", g.Architecture, g.MIG, a.GPUs[1].MIG)
+	}
+	var profiles []string
+	for _, m := range g.MIG.Devices {
+		profiles = append(profiles, m.Profile)
+	}
+	if got := strings.Join(profiles, " "); got != "3g.20gb 1c.3g.20gb" {
+		t.Errorf("MIG profiles %s", got)
+	}
+	if !strings.HasSuffix(a.Library, "/usr/lib64/libnvidia-ml.so.1") {
+		t.Errorf("library %s", a.Library)
+	}
+}
+
+func TestFabricNVLinkAddressing(t *testing.T) {
+	a := askStandin(t, `
+driver 580.95.05
+cuda 13000
+gpu bus=0:1:0.0 name=H mem=81559 cc=9.0 mig=0 fstate=3 clique=7 cluster=7b968a6d-c8aa-45e1-9e07-e1e51be99c31 addressing=2 nvlinks=18 nvlinkver=4.0
+gpu bus=0:2:0.0 name=H mem=81559 cc=9.0 mig=0 fstate=1 nvlinks=18 nvlinkver=4.0
+gpu bus=0:3:0.0 name=H mem=81559 cc=9.0 mig=0
+p2p 0 1
+`)
+	mustAnswer(t, a)
+	if want := (Fabric{State: FabricCompleted, Status: Success, ClusterUUID: "7b968a6d-c8aa-45e1-9e07-e1e51be99c31", CliqueID: 7}); *a.GPUs[0].Fabric != want {
+		t.Errorf("fabric %+v, want %+v", a.GPUs[0].Fabric, want)
+	}
+	if a.GPUs[1].Fabric.State != "not_started" || a.GPUs[2].Fabric != nil || a.GPUs[2].Errors["fabric"] != NotSupported {
+		t.Errorf("fabric of the others: %+v, %+v", a.GPUs[1].Fabric, a.GPUs[2])
+	}
+	if a.GPUs[0].AddressingMode != "ats" {
+		t.Errorf("addressing mode %q", a.GPUs[0].AddressingMode)
+	}
+	n := a.GPUs[0].NVLink
+	if n == nil || n.Version != "4.0" || len(n.Peers) != 1 || n.Peers[0] != 1 || a.GPUs[2].NVLink != nil {
+		t.Errorf("NVLink %+v, of the third %+v", n, a.GPUs[2].NVLink)
+	}
+}
+
+// Each fault costs what it concerns, and nothing else.
+func TestFaults(t *testing.T) {
+	healthy := func(t *testing.T, g GPU) {
+		t.Helper()
+		if g.Handle != "" || g.Name == "" || g.MemoryBytes == 0 || g.ComputeCapability == nil || g.MIG == nil {
+			t.Errorf("GPU %d suffers with the other: %+v", g.Index, g)
+		}
+	}
+	tests := []struct {
+		name, text string
+		without    []string
+		check      func(t *testing.T, a Answer)
+	}{
+		{"memory not permitted", "error nvmlDeviceGetMemoryInfo gpu=0 NO_PERMISSION", nil, func(t *testing.T, a Answer) {
+			if a.GPUs[0].MemoryBytes != 0 || a.GPUs[0].Errors["memory_bytes"] != NoPermission || a.GPUs[0].Name == "" {
+				t.Errorf("%+v", a.GPUs[0])
+			}
+		}},
+		{"no handle", "handle 0 GPU_IS_LOST", nil, func(t *testing.T, a Answer) {
+			if a.GPUs[0].Handle != GPUIsLost || a.GPUs[0].Name != "" {
+				t.Errorf("%+v", a.GPUs[0])
+			}
+		}},
+		{"lost", "lost 0", nil, func(t *testing.T, a Answer) {
+			if g := a.GPUs[0]; g.Name == "" || g.Errors["memory_bytes"] != GPUIsLost || g.Errors["pci_address"] != GPUIsLost {
+				t.Errorf("%+v", g)
+			}
+		}},
+		{"MIG instances not permitted", "error nvmlDeviceGetMigDeviceHandleByIndex NO_PERMISSION", nil, func(t *testing.T, a Answer) {
+			if g := a.GPUs[0]; !g.MIG.Enabled || g.MIG.Devices != nil || g.Errors["mig.devices"] != NoPermission {
+				t.Errorf("%+v", g)
+			}
+		}},
+		{"MIG attributes fail", "error nvmlDeviceGetAttributes gpu=0 UNKNOWN", nil, func(t *testing.T, a Answer) {
+			if g := a.GPUs[0]; !g.MIG.Enabled || g.Errors["mig.devices"] != Unknown {
+				t.Errorf("%+v", g)
+			}
+		}},
+		{"profile cannot be told", "error nvmlDeviceGetGpuInstanceProfileInfo UNKNOWN", nil, func(t *testing.T, a Answer) {
+			if g := a.GPUs[0]; g.Errors["mig.devices"] != Unknown || g.MemoryBytes == 0 {
+				t.Errorf("%+v", g)
+			}
+		}},
+		{"old library without MIG", "", []string{"nvmlDeviceGetMigMode"}, func(t *testing.T, a Answer) {
+			for _, g := range a.GPUs {
+				if g.MIG != nil || g.Errors["mig"] != FunctionNotFound || g.Name == "" {
+					t.Errorf("%+v", g)
+				}
+			}
+		}},
+		{"old library without fabric and addressing mode", "", []string{"nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetAddressingMode"}, func(t *testing.T, a Answer) {
+			for _, g := range a.GPUs {
+				healthy(t, g)
+				if g.Errors["fabric"] != FunctionNotFound || g.Errors["addressing_mode"] != FunctionNotFound {
+					t.Errorf("%+v", g.Errors)
+				}
+			}
+		}},
+		{"very old library", "", []string{"nvmlDeviceGetArchitecture", "nvmlDeviceGetP2PStatus", "nvmlDeviceGetPciInfo_v3"}, func(t *testing.T, a Answer) {
+			for _, g := range a.GPUs {
+				healthy(t, g)
+				if g.Errors["architecture"] != FunctionNotFound || g.PCIAddress == nil {
+					t.Errorf("%+v", g)
+				}
+			}
+		}},
+		{"count fails", "error nvmlDeviceGetCount UNKNOWN", nil, func(t *testing.T, a Answer) {
+			if len(a.GPUs) != 0 || a.Errors["gpus"] != Unknown || a.DriverVersion == "" {
+				t.Errorf("%+v", a)
+			}
+		}},
+		{"driver version fails", "error nvmlSystemGetDriverVersion UNKNOWN", nil, func(t *testing.T, a Answer) {
+			if a.DriverVersion != "" || a.Errors["driver_version"] != Unknown || a.CUDADriverVersion == 0 {
+				t.Errorf("%+v", a)
+			}
+		}},
+		{"library prints", "garbage nvmlDeviceGetName", nil, func(t *testing.T, a Answer) {
+			healthy(t, a.GPUs[0])
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			a := askStandin(t, twoA100+test.text+"\n", test.without...)
+			mustAnswer(t, a)
+			if len(a.GPUs) > 1 && test.without == nil {
+				healthy(t, a.GPUs[1])
+			}
+			test.check(t, a)
+		})
+	}
+}
+
+func TestInitFails(t *testing.T) {
+	for _, code := range []Code{VersionMismatch, DriverNotLoaded, NoPermission, Unknown, "TIMEOUT", "GPU_NOT_FOUND", "IRQ_ISSUE", "MEMORY", "77"} {
+		t.Run(string(code), func(t *testing.T) {
+			t.Parallel()
+			a := askStandin(t, twoA100+"init "+string(code)+"\n")
+			if a.Failure != nil || a.Init != code || a.GPUs != nil {
+				t.Errorf("init %s, failure %+v, GPUs %v", a.Init, a.Failure, a.GPUs)
+			}
+		})
+	}
+}
+
+func TestChildFails(t *testing.T) {
+	tests := []struct {
+		name, text string
+		kind       FailureKind
+		want       string // in the text
+	}{
+		{"hangs at init", "hang nvmlInit", Timeout, "did not answer within"},
+		{"hangs at a query", "hang nvmlDeviceGetMemoryInfo", Timeout, "did not answer within"},
+		{"crashes at init", "crash nvmlInit", Crash, "SIGSEGV"},
+		{"crashes at a query", "crash nvmlDeviceGetName", Crash, "SIGSEGV"},
+		{"exits", "exit nvmlDeviceGetCount 3", Crash, "exit status 3"},
+		{"prints for ever", "flood nvmlDeviceGetName", Timeout, "did not answer within"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			p := Prober{DriverRoot: standin.DriverRoot(t, twoA100+test.text+"\n"), Timeout: 2 * time.Second}
+			a := p.Ask(context.Background())
+			if a.Failure == nil || a.Failure.Kind != test.kind || !strings.Contains(a.Failure.Text, test.want) {
+				t.Errorf("failure %+v, want %s with %q", a.Failure, test.kind, test.want)
+			}
+			if p.stuck != nil {
+				t.Error("the child was not ended")
+			}
+		})
+	}
+}
+
+func TestSymbolMissingThatEveryNVMLHas(t *testing.T) {
+	a := askStandin(t, twoA100, "nvmlDeviceGetName")
+	if a.Failure == nil || a.Failure.Kind != Crash || !strings.Contains(a.Failure.Text, "nvmlDeviceGetName") {
+		t.Errorf("answer %+v", a)
+	}
+}
+
+// A child that hangs after its answer costs nothing but the wait.
+func TestAnswerBeforeTheEnd(t *testing.T) {
+	p := Prober{Executable: script(t, `printf '{"init":"SUCCESS","driver_version":"1.2"}'; exec 1>&-; exec sleep 60`)}
+	a := p.Ask(context.Background())
+	mustAnswer(t, a)
+	if p.stuck != nil {
+		t.Error("the child was not ended")
+	}
+}
+
+func TestNonsense(t *testing.T) {
+	tests := []struct{ name, script, want string }{
+		{"nothing", `exit 0`, "wrote nothing"},
+		{"no JSON", `echo hello`, "invalid character"},
+		{"half of it", `printf '{"init":"SUCCESS","gpus":[{"index"'`, "unexpected end"},
+		{"two answers", `printf '{"init":"SUCCESS"}{"init":"SUCCESS"}'`, "after top-level value"},
+		{"wrong types", `printf '{"init":"SUCCESS","gpus":"many"}'`, "cannot unmarshal"},
+		{"empty object", `printf '{}'`, "says nothing"},
+		{"100 MB", `head -c 104857600 /dev/zero; exit 0`, "more than"},
+		{"endless", `while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done`, "more than"},
+		{"bad address", `printf '{"init":"SUCCESS","gpus":[{"index":0,"pci_address":"here"}]}'`, "parsing PCI address"},
+		{"stderr is told", `echo 'undefined symbol: nvmlX' >&2; exit 127`, "undefined symbol: nvmlX"},
+		{"terminal escapes", `printf '\033[2Jboo\n' >&2; exit 1`, "[2Jboo"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			p := Prober{Executable: script(t, test.script)}
+			a := p.Ask(context.Background())
+			if a.Failure == nil || a.Failure.Kind != Crash || !strings.Contains(a.Failure.Text, test.want) {
+				t.Errorf("failure %+v, want a crash with %q", a.Failure, test.want)
+			}
+			if strings.ContainsRune(a.Failure.Text, 0x1b) || len(a.Failure.Text) > 1000 {
+				t.Errorf("unfit for a message: %q", a.Failure.Text)
+			}
+		})
+	}
+}
+
+func script(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "child")
+	if err := os.WriteFile(name, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestCannotStart(t *testing.T) {
+	p := Prober{Executable: filepath.Join(t.TempDir(), "missing")}
+	a := p.Ask(context.Background())
+	if a.Failure == nil || a.Failure.Kind != Crash || !strings.Contains(a.Failure.Text, "could not be started") {
+		t.Errorf("failure %+v", a.Failure)
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	p := Prober{Executable: script(t, "exec sleep 60")}
+	a := p.Ask(ctx)
+	if a.Failure == nil || !strings.Contains(a.Failure.Text, "cancelled") {
+		t.Errorf("failure %+v", a.Failure)
+	}
+}
+
+// A child that SIGKILL does not end is left alone, and no other is started
+// before it has ended.
+func TestStuckChild(t *testing.T) {
+	stuck := &child{process: &os.Process{Pid: 4711}, ended: make(chan struct{})}
+	p := Prober{Executable: script(t, `printf '{"init":"SUCCESS"}'`), stuck: stuck}
+	for range 3 {
+		a := p.Ask(context.Background())
+		if a.Failure == nil || a.Failure.Kind != Stuck || !strings.Contains(a.Failure.Text, "4711") {
+			t.Fatalf("failure %+v", a.Failure)
+		}
+	}
+	stuck.err = errors.New("killed")
+	close(stuck.ended)
+	mustAnswer(t, p.Ask(context.Background()))
+}
+
+func TestLibrary(t *testing.T) {
+	t.Run("none", func(t *testing.T) {
+		root := t.TempDir()
+		p := Prober{DriverRoot: root}
+		a := p.Ask(context.Background())
+		if a.Init != LibraryNotFound || !strings.Contains(a.Detail, root) {
+			t.Errorf("init %s: %s", a.Init, a.Detail)
+		}
+	})
+	for _, folder := range []string{
+		"usr/lib/x86_64-linux-gnu", "run/nvidia/driver/usr/lib64", "usr/lib/wsl/lib", "usr/local/nvidia/lib64",
+	} {
+		t.Run(folder, func(t *testing.T) {
+			from, root := standin.DriverRoot(t, twoA100), t.TempDir()
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(root, folder)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(filepath.Join(from, "usr/lib64"), filepath.Join(root, folder)); err != nil {
+				t.Fatal(err)
+			}
+			p := Prober{DriverRoot: root}
+			mustAnswer(t, p.Ask(context.Background()))
+		})
+	}
+	t.Run("absolute link inside another root", func(t *testing.T) {
+		root := standin.DriverRoot(t, twoA100)
+		dir := filepath.Join(root, "usr/lib64")
+		if err := os.MkdirAll(filepath.Join(root, "opt/driver"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"libnvidia-ml.so.1", "nvml.txt"} {
+			if err := os.Rename(filepath.Join(dir, name), filepath.Join(root, "opt/driver", name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink("/opt/driver/libnvidia-ml.so.1", filepath.Join(dir, "libnvidia-ml.so.1")); err != nil {
+			t.Fatal(err)
+		}
+		p := Prober{DriverRoot: root}
+		mustAnswer(t, p.Ask(context.Background()))
+	})
+	t.Run("not a library", func(t *testing.T) {
+		root := standin.DriverRoot(t, twoA100)
+		if err := os.WriteFile(filepath.Join(root, "usr/lib64/libnvidia-ml.so.1"), []byte("\x7fELF of some sort"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p := Prober{DriverRoot: root}
+		a := p.Ask(context.Background())
+		if a.Init != LibraryNotFound || a.Detail == "" {
+			t.Errorf("init %s: %s", a.Init, a.Detail)
+		}
+	})
+	t.Run("another library of that name", func(t *testing.T) {
+		root := standin.DriverRoot(t, twoA100, "nvmlInit", "nvmlInit_v2")
+		p := Prober{DriverRoot: root}
+		a := p.Ask(context.Background())
+		if a.Init != LibraryNotFound || !strings.Contains(a.Detail, "not NVML") {
+			t.Errorf("init %s: %s", a.Init, a.Detail)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"init":"SUCCESS","gpus":[{"index":0,"name":"x","pci_address":"0000:01:00.0","mig":{"enabled":true,"devices":[{"profile":"1g.5gb"}]}}]}`))
+	f.Add([]byte(`{"failure":{"kind":"timeout","text":"late"}}`))
+	f.Add([]byte(`{"init":"SUCCESS","gpus":null,"errors":{"gpus":"UNKNOWN"}}`))
+	f.Add([]byte("{"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		a, err := decode(data)
+		if err == nil && a.Failure == nil && a.Init == "" {
+			t.Error("an answer that says nothing")
+		}
+	})
+}
