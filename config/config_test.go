@@ -173,7 +173,7 @@ func TestParseRefuses(t *testing.T) {
 
 		{"a mapping that merges itself", "flags: &f\n  <<: *f", "line 2: flags.<<: want a mapping or a list of mappings, not one that holds itself"},
 		{"a merge key of text", "<<: x", "line 1: <<: want a mapping or a list of mappings, not one that holds itself"},
-		{"merge keys that grow", bomb(), "line 1: aliases and merge keys make the file too large: write it out"},
+		{"merge keys that grow", bomb(), "aliases and merge keys make the file too large: write it out"},
 		{"several mistakes", "version: v2\nflags: {migStrategy: 1}\nimex: {required: 1}\na: 1\nb: 1\nc: 1\nd: 1",
 			"line 1: version: \"v2\": want v1; line 2: flags.migStrategy: 1: want a string, in quotes if it looks like something else; line 3: imex.required: 1: want true or false, without quotes; " +
 				"line 4: a: unknown field: want version, flags, resources, sharing or imex; line 5: b: unknown field: want version, flags, resources, sharing or imex; and 2 more"},

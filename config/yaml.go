@@ -16,8 +16,8 @@ import (
 // bounded whatever the file holds. It collects what is wrong.
 type parser struct {
 	warnings, errs list
-	nodes          int
-	merging        int // merge keys within merge keys
+	nodes          int // looked at, those behind aliases each time
+	merging        int // how deep in merge keys
 }
 
 // maxNodes bounds the work: with aliases and merge keys a small file can stand
@@ -140,13 +140,7 @@ func (p *parser) list(n *yaml.Node) (_ []*yaml.Node, ok bool) {
 // afford tells whether a collection is to be looked into.
 func (p *parser) afford(n *yaml.Node) bool {
 	p.nodes += 1 + len(n.Content)
-	if p.nodes <= maxNodes {
-		return true
-	}
-	if len(p.errs.first) == 0 {
-		p.fail(n, "", "aliases and merge keys make the file too large: write it out")
-	}
-	return false
+	return p.nodes <= maxNodes
 }
 
 func (p *parser) null(n *yaml.Node) bool {
@@ -291,7 +285,10 @@ func (l *list) all() []string {
 
 // err gives what is wrong with the file in one line.
 func (p *parser) err() error {
-	if len(p.errs.first) == 0 {
+	switch {
+	case p.nodes > maxNodes:
+		return errors.New("aliases and merge keys make the file too large: write it out")
+	case len(p.errs.first) == 0:
 		return nil
 	}
 	return errors.New(strings.Join(p.errs.all(), "; "))

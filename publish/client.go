@@ -67,14 +67,13 @@ func (c *Client) do(ctx context.Context, verb, resource string, req *rest.Reques
 	if timeout == 0 {
 		timeout = DefaultTimeout
 	}
-	slow := fmt.Errorf("no answer from the API server in %v", timeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, slow)
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// Without this it would wait for as long as the API server asks for, ten times.
-	result := req.MaxRetries(0).Do(ctx)
+	result := req.MaxRetries(0).Do(limited)
 	err := result.Error() // Raw's error lacks what the body says
-	if err != nil && context.Cause(ctx) == slow {
-		err = fmt.Errorf("%w (%w)", slow, err)
+	if limited.Err() != nil && ctx.Err() == nil && err != nil {
+		err = fmt.Errorf("no answer from the API server in %v: %w", timeout, err)
 	}
 	body, _ := result.Raw()
 	return body, refused(err, verb, resource)

@@ -590,11 +590,6 @@ spec:
 	}
 	mustPublish(t, n, nil)
 
-	// It goes with the DaemonSet.
-	mustPublish(t, n, set)
-	b.Kubectl("-n", "gpu-labeller", "delete", "daemonset", "agent")
-	b.Kubectl("-n", "gpu-labeller", "wait", "--for=delete", "nodefeature/"+n.objectName(), "--timeout=30s")
-
 	n = &NodeFeature{Client: b.agent, Namespace: "elsewhere", NodeName: b.node}
 	err = n.Publish(t.Context(), set)
 	if forbidden, ok := errors.AsType[*ForbiddenError](err); !ok || forbidden.Verb != "get" || forbidden.Resource != nodeFeatures {

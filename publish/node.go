@@ -186,14 +186,32 @@ func (n *Node) apply(ctx context.Context, uid types.UID, set labels.Set) (*metav
 		n.Client.core.Patch(types.ApplyPatchType).Resource("nodes").Name(n.Name).
 			Param("fieldManager", n.manager()).Param("force", strconv.FormatBool(n.Force)).
 			SetHeader("Accept", metadataOnly).Body(object))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) && len(conflictsIn(err)) == 0 {
-		// A conflict without causes is one of UIDs.
+	if anotherUID(err) {
 		return nil, fmt.Errorf("%w (%w)", ErrNoNode, err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return decodeMetadata(body)
+}
+
+// anotherUID reports whether an apply was refused for its UID: there is no Node, a
+// conflict without causes (v1.37, also without the verb create), or one with
+// another UID, which is invalid since that is immutable.
+func anotherUID(err error) bool {
+	switch {
+	case apierrors.IsNotFound(err):
+		return true
+	case apierrors.IsConflict(err):
+		return len(conflictsIn(err)) == 0
+	case apierrors.IsInvalid(err):
+		for _, cause := range causesIn(err) {
+			if cause.Field == "metadata.uid" {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (n *Node) manager() string {
@@ -259,12 +277,8 @@ func byKey(a, b Conflict) int { return strings.Compare(a.Key, b.Key) }
 //	{"reason": "FieldManagerConflict", "field": ".metadata.labels.KEY",
 //	 "message": "conflict with \"MANAGER\" using v1"}
 func conflictsIn(err error) []Conflict {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
-		return nil
-	}
 	var conflicts []Conflict
-	for _, cause := range status.Status().Details.Causes {
+	for _, cause := range causesIn(err) {
 		key, ok := strings.CutPrefix(cause.Field, ".metadata.labels.")
 		if cause.Type != metav1.CauseTypeFieldManagerConflict || !ok {
 			continue
@@ -272,6 +286,14 @@ func conflictsIn(err error) []Conflict {
 		conflicts = append(conflicts, Conflict{Key: key, Manager: managerIn(cause.Message)})
 	}
 	return conflicts
+}
+
+func causesIn(err error) []metav1.StatusCause {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	return status.Status().Details.Causes
 }
 
 func managerIn(message string) string {

@@ -78,5 +78,11 @@ func (n *Node) moved(event metav1.WatchEvent) (bool, error) {
 	case watch.EventType(event.Type) == watch.Deleted:
 		return live.UID == n.last.uid, nil
 	}
-	return live.UID != n.last.uid || !makePlan(live, n.want, n.manager(), n.Force).equal(n.last.plan), nil
+	p := makePlan(live, n.want, n.manager(), n.Force)
+	if live.UID != n.last.uid || !p.equal(n.last.plan) {
+		return true, nil
+	}
+	// There is still something to write after a Publish that left the Node to
+	// another agent.
+	return p.write && !another(live, labelOwners(&live.ObjectMeta, n.manager()), n.last), nil
 }

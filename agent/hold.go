@@ -1,0 +1,349 @@
+package agent
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/discover/pci"
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+// hold remembers what was found, and completes what a scan found by what is
+// still true of it: NVML's answers for GPUs that are on the bus and do not
+// answer, as long as NVML answers for none; and devices that are gone from the
+// bus, until that was seen twice.
+type hold struct {
+	last     *discover.Inventory // completed
+	asked    bool                // a full scan has ended
+	answered bool                // NVML has said which GPUs there are, or that there is none
+	gone     map[pci.Address]time.Time
+	noGPU    time.Time // since when NVML has listed no GPU, where it had some that are not on PCI
+	ignored  []pci.Function
+}
+
+// merged is an inventory that was completed.
+type merged struct {
+	inv       *discover.Inventory
+	held      bool // NVML's answers are older than this scan
+	unsettled bool // something is gone that was there before: look again soon
+}
+
+// merge completes what a scan found, and remembers it.
+func (h *hold) merge(k look) merged {
+	inv := *k.inv // a copy, for the scan's own belongs to who made it
+	inv.Functions = slices.Clone(inv.Functions)
+	inv.GPUs = slices.Clone(inv.GPUs)
+	m := merged{inv: &inv}
+	last := h.last
+	if last == nil {
+		last = &discover.Inventory{}
+	}
+	if inv.Machine == nil {
+		inv.Machine = last.Machine
+	}
+	if inv.SystemMemoryMiB == 0 {
+		inv.SystemMemoryMiB = last.SystemMemoryMiB
+	}
+	m.unsettled = h.keepGone(&inv, last, k.started)
+
+	silent := !k.full || failing(inv.NVIDIA.State)
+	if k.full {
+		m.unsettled = h.keepOffBus(&inv, last, k, &silent) || m.unsettled
+	} else {
+		inv.NVIDIA.State = last.NVIDIA.State
+		inv.GPUs = append(inv.GPUs, offBus(last)...)
+	}
+	if silent {
+		m.held = h.keepAnswers(&inv, last, k.full)
+	}
+	if slices.ContainsFunc(inv.GPUs, hasAnswer) && inv.NVIDIA.DriverVersion == "" {
+		inv.NVIDIA.DriverVersion, inv.NVIDIA.CUDADriverVersion = last.NVIDIA.DriverVersion, last.NVIDIA.CUDADriverVersion
+		if inv.NVIDIA.State == "" {
+			inv.NVIDIA.State = last.NVIDIA.State // all that is left are devices that are gone
+		}
+	}
+	slices.SortFunc(inv.Functions, func(a, b pci.Function) int { return a.Address.Compare(b.Address) })
+	slices.SortStableFunc(inv.GPUs, compareGPUs)
+
+	if k.full {
+		h.asked = true
+		if !failing(k.inv.NVIDIA.State) && answered(k.answer) {
+			h.answered = true
+			h.ignored = ignored(k.inv)
+		}
+	}
+	h.last = &inv
+	return m
+}
+
+// keepGone keeps functions that are gone from the bus, with their GPUs, until
+// two scans have seen it; and for as long as they are there but cannot be read.
+// It tells whether another scan is needed to be sure.
+func (h *hold) keepGone(inv, last *discover.Inventory, now time.Time) (unsettled bool) {
+	present := make(map[pci.Address]bool, len(inv.Functions))
+	for i := range inv.Functions {
+		present[inv.Functions[i].Address] = true
+	}
+	seen := map[pci.Address]time.Time{}
+	for i := range last.Functions {
+		f := &last.Functions[i]
+		if present[f.Address] {
+			continue
+		}
+		if !unreadable(inv, f.Address) {
+			since, before := h.gone[f.Address]
+			if before && now.Sub(since) >= settleTime {
+				continue
+			}
+			if !before {
+				since = now
+			}
+			seen[f.Address] = since
+			unsettled = true
+		}
+		inv.Functions = append(inv.Functions, *f)
+		// NVML may have seen the GPU while sysfs did not.
+		inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g discover.GPU) bool {
+			return g.Function == nil && g.NVML != nil && g.NVML.PCIAddress != nil && *g.NVML.PCIAddress == f.Address
+		})
+		for _, g := range last.GPUs {
+			if g.Function != nil && g.Function.Address == f.Address {
+				inv.GPUs = append(inv.GPUs, g)
+			}
+		}
+	}
+	h.gone = seen
+	return unsettled
+}
+
+// unreadable tells a function that is there and cannot be read from one that is
+// gone.
+func unreadable(inv *discover.Inventory, a pci.Address) bool {
+	name := a.String()
+	return slices.ContainsFunc(inv.Problems, func(p discover.Problem) bool {
+		return p.Source == "pci" && p.Device == name && !strings.Contains(p.Text, pci.ErrGone.Error())
+	})
+}
+
+// keepOffBus keeps GPUs that are not on PCI while NVML does not answer, or has
+// listed none once. It sets silent when NVML does not answer.
+func (h *hold) keepOffBus(inv, last *discover.Inventory, k look, silent *bool) (unsettled bool) {
+	was := offBus(last)
+	if len(was) == 0 || len(offBus(inv)) > 0 || inv.NVIDIA.State == discover.StateOK {
+		h.noGPU = time.Time{}
+		return false
+	}
+	if !*silent {
+		if answered(k.answer) {
+			if !h.noGPU.IsZero() && k.started.Sub(h.noGPU) >= settleTime {
+				h.noGPU = time.Time{}
+				return false
+			}
+			if h.noGPU.IsZero() {
+				h.noGPU = k.started
+			}
+			inv.GPUs = append(inv.GPUs, was...)
+			return true
+		}
+		// Without a function on the bus the scan sees no reason for a state.
+		inv.NVIDIA.State = stateOf(k.answer)
+		*silent = true
+	}
+	inv.GPUs = append(inv.GPUs, was...)
+	return false
+}
+
+// keepAnswers gives the GPUs that do not answer the answer that they gave last.
+// Without NVML having been asked (asked is false) a GPU is what it was, and one
+// that was not there does not count yet. It tells whether any answer is old.
+func (h *hold) keepAnswers(inv, last *discover.Inventory, asked bool) (held bool) {
+	inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g discover.GPU) bool {
+		if g.Vendor != discover.NVIDIA || g.Condition != discover.Failed || g.Function == nil {
+			return false
+		}
+		return slices.ContainsFunc(h.ignored, func(f pci.Function) bool { return same(&f, g.Function) }) ||
+			!asked && find(last, g.Function) == nil
+	})
+	for i := range inv.GPUs {
+		g := &inv.GPUs[i]
+		if g.Vendor != discover.NVIDIA {
+			continue
+		}
+		if g.Function == nil {
+			held = held || g.NVML != nil
+			continue
+		}
+		if g.Condition != discover.Failed {
+			continue
+		}
+		was := find(last, g.Function)
+		if was == nil || asked && (was.Condition != discover.Usable || was.NVML == nil) {
+			continue
+		}
+		function := g.Function
+		*g = *was
+		g.Function = function
+		held = held || g.NVML != nil
+	}
+	return held && asked
+}
+
+// blind describes an inventory for which NVML has not answered since the agent
+// started, so that what an earlier process published may be more than we know.
+// It is nil when it has.
+func (h *hold) blind(inv *discover.Inventory, answer *nvml.Answer, opts labels.Options) *blind {
+	if h.answered {
+		return nil
+	}
+	b := &blind{extra: !opts.OmitExtra, state: inv.NVIDIA.State}
+	for i := range inv.GPUs {
+		g := &inv.GPUs[i]
+		b.waiting = b.waiting || g.Vendor == discover.NVIDIA && g.Condition == discover.Failed
+		b.onBus = b.onBus || g.Vendor == discover.NVIDIA && g.Function != nil
+	}
+	if b.state == "" && answer != nil {
+		b.state = stateOf(answer)
+	}
+	return b
+}
+
+// blind is what decides whether published labels are held.
+type blind struct {
+	waiting bool // a GPU on the bus should have answered
+	onBus   bool // there is an NVIDIA GPU on the bus
+	state   discover.State
+	extra   bool // our own labels are wanted
+}
+
+// The prefixes and keys that decide what is held.
+const (
+	nvidiaPrefix = "nvidia.com/"
+	extraPrefix  = "gpu.feature.node.kubernetes.io/"
+	stateKey     = extraPrefix + "state"
+	countKey     = extraPrefix + "count"
+	onBusKey     = extraPrefix + "count.pci"
+	failedKey    = extraPrefix + "count.failed"
+	guestsKey    = extraPrefix + "count.passthrough"
+)
+
+// over completes set, for which NVML did not answer, by those labels of
+// published that only NVML can tell, if the hardware is the same as far as the
+// labels say.
+func (b *blind) over(published, set labels.Set) labels.Set {
+	if b == nil || !hasPrefix(published, nvidiaPrefix) {
+		return set
+	}
+	was, is := published[onBusKey], set[onBusKey]
+	sameBus := was == "" || is == "" || was == is
+	offBus := !b.onBus && was == "" && published[countKey] != ""
+	if !(b.waiting && sameBus) && !offBus {
+		return set
+	}
+	held := maps.Clone(set)
+	delete(held, failedKey)
+	for key, value := range published {
+		switch {
+		case strings.HasPrefix(key, nvidiaPrefix):
+			held[key] = value
+		case key == stateKey, key == onBusKey, key == guestsKey:
+		case b.extra && strings.HasPrefix(key, extraPrefix):
+			held[key] = value
+		}
+	}
+	if offBus && b.extra && b.state != "" {
+		held[stateKey] = string(b.state)
+	}
+	return held
+}
+
+func hasPrefix(set labels.Set, prefix string) bool {
+	for key := range set {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// failing tells the states in which NVML has told nothing.
+func failing(s discover.State) bool { return s != "" && s != discover.StateOK }
+
+// answered tells whether NVML could be asked which GPUs there are.
+func answered(a *nvml.Answer) bool {
+	return a != nil && a.Failure == nil && a.Init == nvml.Success && a.Errors["gpus"] == ""
+}
+
+// stateOf is the state that an answer without GPUs stands for, where GPUs are
+// known that it should have listed.
+func stateOf(a *nvml.Answer) discover.State {
+	switch {
+	case a == nil || a.Failure != nil:
+		return discover.StateError
+	case a.Init == nvml.LibraryNotFound, a.Init == nvml.DriverNotLoaded:
+		return discover.StateNoDriver
+	case a.Init == nvml.NoPermission:
+		return discover.StateNoPermission
+	}
+	return discover.StateError
+}
+
+// ignored are the functions of GPUs that NVML knows and that do not count, such
+// as the display adapter of a DGX station.
+func ignored(inv *discover.Inventory) []pci.Function {
+	var all []pci.Function
+	for i := range inv.Functions {
+		f := &inv.Functions[i]
+		if class := f.ClassID(); f.Vendor == pci.NVIDIA && (class == 0x0300 || class == 0x0302) && find(inv, f) == nil {
+			all = append(all, *f)
+		}
+	}
+	return all
+}
+
+// offBus are the GPUs that are on no PCI bus.
+func offBus(inv *discover.Inventory) []discover.GPU {
+	var all []discover.GPU
+	for _, g := range inv.GPUs {
+		if g.Function == nil {
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// find gives the GPU of a function, nil if there is none.
+func find(inv *discover.Inventory, f *pci.Function) *discover.GPU {
+	i := slices.IndexFunc(inv.GPUs, func(g discover.GPU) bool { return g.Function != nil && same(g.Function, f) })
+	if i < 0 {
+		return nil
+	}
+	return &inv.GPUs[i]
+}
+
+// same tells whether two functions are the same piece of hardware, as far as one
+// can see.
+func same(a, b *pci.Function) bool {
+	return a.Address == b.Address && a.Vendor == b.Vendor && a.Device == b.Device
+}
+
+func hasAnswer(g discover.GPU) bool { return g.NVML != nil }
+
+// compareGPUs orders as Inventory.GPUs is.
+func compareGPUs(a, b discover.GPU) int {
+	switch {
+	case a.Function != nil && b.Function != nil:
+		return a.Function.Address.Compare(b.Function.Address)
+	case a.Function != nil:
+		return -1
+	case b.Function != nil:
+		return 1
+	case a.NVML != nil && b.NVML != nil:
+		return cmp.Compare(a.NVML.Index, b.NVML.Index)
+	}
+	return 0
+}
