@@ -143,9 +143,11 @@ func (p *publisher) due(o *offer, changed bool, now time.Time) (bool, time.Durat
 	switch {
 	case o == nil:
 		return false, 0
-	case p.failed && changed: // such as the Node that was missing
 	case p.failed:
 		wait := p.retryAt.Sub(now)
+		if changed && p.lastResult == resultNoNode { // it has come
+			wait = min(wait, p.repairAt.Sub(now))
+		}
 		return wait <= 0, wait
 	case o != p.done:
 		return true, 0
@@ -163,15 +165,15 @@ func (p *publisher) due(o *offer, changed bool, now time.Time) (bool, time.Durat
 
 // publish makes the sink show o, unless it does.
 func (p *publisher) publish(ctx context.Context, o *offer, changed bool) {
-	ctx, cancel := context.WithTimeout(ctx, sinkLimit)
+	limited, cancel := context.WithTimeout(ctx, sinkLimit)
 	defer cancel()
-	if err := p.look(ctx); err != nil && (o.provisional || o.blind != nil) {
+	if err := p.look(limited); err != nil && (o.provisional || o.blind != nil) {
 		p.fail(ctx, err)
 		return
 	}
 	_, canSay := p.sink.(Publisher)
 	if o.provisional && (!canSay || len(p.seed) > 0) {
-		p.finish(o) // there may be more there than this
+		p.done = o // there may be more there than this
 		return
 	}
 	set := o.blind.over(p.seed, o.set)
@@ -183,20 +185,15 @@ func (p *publisher) publish(ctx context.Context, o *offer, changed bool) {
 	switch {
 	case changed:
 		p.repaired(now)
-	case unchanged && p.ready.Load() && !p.failed && now.Before(p.resyncAt):
-		p.finish(o)
-		p.hold(o)
+	case unchanged && p.ready.Load() && !p.failed && (p.watching.Load() || now.Before(p.resyncAt)):
+		p.done = o
+		p.settle(o)
 		return
 	}
 
-	err := p.sink.Publish(ctx, set)
+	err := p.sink.Publish(limited, set)
 	var conflict *publish.ConflictError
 	if err != nil && !errors.As(err, &conflict) {
-		if changed {
-			p.mu.Lock()
-			p.changed = true
-			p.mu.Unlock()
-		}
 		p.fail(ctx, err)
 		return
 	}
@@ -205,8 +202,9 @@ func (p *publisher) publish(ctx context.Context, o *offer, changed bool) {
 	p.failed = false
 	p.retries.reset()
 	p.resyncAt = time.Now().Add(jitter(p.config.Resync))
+	p.seeded = true // what was there before is of no use any more
 	p.show(o, set, left)
-	p.finish(o)
+	p.done = o
 	p.watch(ctx)
 }
 
@@ -222,20 +220,16 @@ func (p *publisher) look(ctx context.Context) error {
 		}
 		p.seed = set
 		p.mu.Lock()
-		if p.shown == nil {
-			p.shown = maps.Clone(set)
-		}
+		p.shown = labels.Set{}
+		maps.Copy(p.shown, set)
 		p.mu.Unlock()
 	}
 	p.seeded = true
 	return nil
 }
 
-// finish notes that there is nothing more to do about o.
-func (p *publisher) finish(o *offer) { p.done = o }
-
-// hold notes whether the sink shows all of o.
-func (p *publisher) hold(o *offer) {
+// settle notes whether the sink shows the latest offer.
+func (p *publisher) settle(o *offer) {
 	p.mu.Lock()
 	p.whole = p.latest == o && !o.provisional
 	p.mu.Unlock()
@@ -251,7 +245,7 @@ func (p *publisher) show(o *offer, set labels.Set, conflicts []publish.Conflict)
 		p.shown = labels.Set{}
 	}
 	p.mu.Unlock()
-	p.hold(o)
+	p.settle(o)
 
 	now := maps.Clone(p.shown)
 	for _, c := range conflicts {
@@ -301,7 +295,7 @@ func diff(was, now labels.Set) []any {
 
 // fail has the sink tried again later.
 func (p *publisher) fail(ctx context.Context, err error) {
-	if ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
+	if ctx.Err() != nil {
 		return // the agent stops
 	}
 	p.mu.Lock()
@@ -381,14 +375,4 @@ func (p *publisher) repaired(now time.Time) {
 	}
 	p.repairs++
 	p.repairAt = now.Add(gap)
-}
-
-// watch starts watching, once, if the sink can.
-func (p *publisher) watch(ctx context.Context) {
-	sink, ok := p.sink.(Watcher)
-	if !ok || p.watched {
-		return
-	}
-	p.watched = true
-	go p.keepWatching(p.life, sink)
 }

@@ -59,7 +59,7 @@ func (p *parser) config(n *yaml.Node, c *Config) {
 }
 
 func (p *parser) version(n *yaml.Node, path string) {
-	if v := p.scalar(n); v != "v1" && v != "" && !p.null(n) {
+	if v := scalar(n); v != "v1" && v != "" && !null(n) {
 		p.fail(n, path, "%s: want v1", describe(n))
 	}
 }
@@ -110,9 +110,9 @@ func (p *parser) deviceListStrategy(n *yaml.Node, path string) {
 }
 
 func (p *parser) interval(n *yaml.Node, path string, d **time.Duration) {
-	switch v := p.scalar(n).(type) {
+	switch v := scalar(n).(type) {
 	case nil:
-		if p.null(n) {
+		if null(n) {
 			return
 		}
 	case string:
@@ -141,11 +141,11 @@ func (p *parser) imex(n *yaml.Node, path string) {
 	p.object(n, path, anyCase, []field{
 		{"channelIDs", func(n *yaml.Node, path string) {
 			list, ok := p.list(n)
-			if !ok && !p.null(n) {
+			if !ok && !null(n) {
 				p.fail(n, path, "%s: want a list of channel IDs", describe(n))
 			}
 			for i, item := range list {
-				if _, ok := integer(p.scalar(item)); !ok && !p.null(item) {
+				if _, ok := integer(scalar(item)); !ok && !null(item) {
 					p.fail(item, index(path, i), "%s: want an integer", describe(item))
 				}
 			}
@@ -159,7 +159,7 @@ func (p *parser) imex(n *yaml.Node, path string) {
 func (p *parser) resourcePatterns(n *yaml.Node, path string) {
 	patterns := func(n *yaml.Node, path string) {
 		list, ok := p.list(n)
-		if !ok && !p.null(n) {
+		if !ok && !null(n) {
 			p.fail(n, path, "%s: want a list of patterns and names", describe(n))
 		}
 		for i, item := range list {
@@ -183,7 +183,7 @@ func (p *parser) sharing(n *yaml.Node, path string, c *Config) {
 			c.TimeSlicing = p.replicated(n, path)
 		}},
 		{"mps", func(n *yaml.Node, path string) {
-			if c.MPS = nil; !p.null(n) {
+			if c.MPS = nil; !null(n) {
 				c.MPS = p.replicated(n, path)
 			}
 		}},
@@ -231,7 +231,7 @@ func (p *parser) replicatedResource(n *yaml.Node, path string, renamed bool) Res
 		{"rename", func(n *yaml.Node, path string) { rename, renameAt = p.resourceName(n, path), n }},
 		{"devices", p.devices},
 		{"replicas", func(n *yaml.Node, path string) {
-			replicas, ok := integer(p.scalar(n))
+			replicas, ok := integer(scalar(n))
 			if !ok || replicas < 2 {
 				p.fail(n, path, "%s: want 2 or more", describe(n))
 			}
@@ -247,7 +247,7 @@ func (p *parser) replicatedResource(n *yaml.Node, path string, renamed bool) Res
 // resourceName gives the full name of a resource.
 func (p *parser) resourceName(n *yaml.Node, path string) string {
 	const prefix, maxLength = "nvidia.com/", 63
-	name, ok := p.scalar(n).(string)
+	name, ok := scalar(n).(string)
 	if !ok {
 		p.fail(n, path, "%s: want the name of a resource, such as nvidia.com/gpu", describe(n))
 		return ""
@@ -271,10 +271,10 @@ func (p *parser) resourceName(n *yaml.Node, path string) string {
 func (p *parser) devices(n *yaml.Node, path string) {
 	const want = "want all, a number of devices, or a list of indices and UUIDs"
 	list, isList := p.list(n)
-	switch v := p.scalar(n); {
+	switch v := scalar(n); {
 	case isList:
 		for i, item := range list {
-			if !p.device(item) {
+			if !device(item) {
 				p.fail(item, index(path, i), "%s: want an index (0, or 0:1 for a MIG device) or a UUID (GPU-…, MIG-…)", describe(item))
 			}
 		}
@@ -299,11 +299,11 @@ var deviceName = func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?:GPU-` + uuid + `|MIG-` + uuid + `|MIG-GPU-` + uuid + `/([0-9]+)/([0-9]+)|([0-9]+)(?::([0-9]+))?)$`)
 }()
 
-func (p *parser) device(n *yaml.Node) bool {
-	v := p.scalar(n)
+func device(n *yaml.Node) bool {
+	v := scalar(n)
 	s, ok := v.(string)
 	if !ok {
-		return p.null(n) || isUint64(v)
+		return null(n) || isUint64(v)
 	}
 	m := deviceName.FindStringSubmatch(s)
 	for _, number := range m[min(1, len(m)):] {

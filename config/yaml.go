@@ -48,7 +48,7 @@ func (p *parser) object(n *yaml.Node, path string, same nameCase, fields []field
 		names[i] = f.name
 	}
 	members, ok := p.members(n, path)
-	if !ok && !p.null(n) {
+	if !ok && !null(n) {
 		p.fail(n, path, "%s: want a mapping with %s", describe(n), oneOf(names))
 		return
 	}
@@ -143,14 +143,14 @@ func (p *parser) afford(n *yaml.Node) bool {
 	return p.nodes <= maxNodes
 }
 
-func (p *parser) null(n *yaml.Node) bool {
+func null(n *yaml.Node) bool {
 	n = dereference(n)
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
 // scalar gives a value as YAML 1.1 has it: string, bool, int, int64, uint64,
 // float64, or nil for null and for what is not a scalar.
-func (p *parser) scalar(n *yaml.Node) any {
+func scalar(n *yaml.Node) any {
 	n = dereference(n)
 	if n.Kind != yaml.ScalarNode {
 		return nil
@@ -175,9 +175,9 @@ func (p *parser) scalar(n *yaml.Node) any {
 
 func (p *parser) text(s **string) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
-		if v, ok := p.scalar(n).(string); ok {
+		if v, ok := scalar(n).(string); ok {
 			*s = &v
-		} else if !p.null(n) {
+		} else if !null(n) {
 			p.fail(n, path, "%s: want a string, in quotes if it looks like something else", describe(n))
 		}
 	}
@@ -196,9 +196,9 @@ func (p *parser) oneOf(s **string, words ...string) func(*yaml.Node, string) {
 
 func (p *parser) boolean(b **bool) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
-		if v, ok := p.scalar(n).(bool); ok {
+		if v, ok := scalar(n).(bool); ok {
 			*b = &v
-		} else if !p.null(n) {
+		} else if !null(n) {
 			p.fail(n, path, "%s: want true or false, without quotes", describe(n))
 		}
 	}

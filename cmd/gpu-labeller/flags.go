@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpu-labeller/gpu-labeller/config"
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
@@ -30,8 +31,9 @@ type flags struct {
 	pciClasses     []string
 	pciLabelFields []string
 
-	hostFile string
-	source   source
+	configFile string
+	hostFile   string
+	source     source
 }
 
 // source says which host is read and how.
@@ -60,6 +62,7 @@ func (f *flags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.timestamp, "timestamp", false, "publish nvidia.com/gfd.timestamp, the time of the start")
 	fs.StringSliceVar(&f.pciClasses, "pci-classes", []string{"03", "0b40", "12"}, "PCI classes that get a feature.node.kubernetes.io/pci- label: the beginning of their four digits; empty for none")
 	fs.StringSliceVar(&f.pciLabelFields, "pci-label-fields", []string{"class", "vendor"}, "parts of a PCI label: class, vendor, device, subsystem_vendor, subsystem_device")
+	fs.StringVar(&f.configFile, "config-file", "", "the NVIDIA device plugin's configuration file: how GPUs are shared, and flags that are not given here")
 	fs.StringVar(&f.hostFile, "host", "", "replay a host recorded with gpu-labeller snapshot, instead of this one")
 	f.source.register(cmd)
 	cmd.MarkFlagsMutuallyExclusive("host", "root")
@@ -110,9 +113,11 @@ func (s *source) host() (discover.Host, error) {
 	return h, nil
 }
 
-// labelOptions checks the flags that say which labels there are.
-func (f *flags) labelOptions(start time.Time) (labels.Options, error) {
-	opts := labels.Options{
+// labelOptions checks the flags that say which labels there are, and reads the
+// configuration file. The command line goes before the file. Warnings are about
+// what the file says and nobody heeds.
+func (f *flags) labelOptions(given func(flag string) bool, start time.Time) (opts labels.Options, warnings []string, err error) {
+	opts = labels.Options{
 		MIGStrategy:   labels.MIGStrategy(f.migStrategy.value),
 		MixedGPUs:     labels.MixedGPUs(f.mixedGPUs.value),
 		UnifiedMemory: labels.UnifiedMemory(f.unifiedMemory.value),
@@ -121,14 +126,27 @@ func (f *flags) labelOptions(start time.Time) (labels.Options, error) {
 	if f.timestamp {
 		opts.Timestamp = start
 	}
-	var err error
+	if f.configFile != "" {
+		var c *config.Config
+		if c, warnings, err = config.Load(f.configFile); err != nil {
+			return opts, warnings, fmt.Errorf("--config-file: %w", err)
+		}
+		opts.Sharing = c.Sharing()
+		if s := c.Flags.MIGStrategy; s != nil && !given("mig-strategy") {
+			strategy := choice{of: f.migStrategy.of}
+			if err := strategy.Set(*s); err != nil {
+				return opts, warnings, fmt.Errorf("--config-file: %s: flags.migStrategy: %s: %w", f.configFile, *s, err)
+			}
+			opts.MIGStrategy = labels.MIGStrategy(*s)
+		}
+	}
 	if opts.PCIClasses, err = labels.ParsePCIClasses(f.pciClasses); err != nil {
-		return opts, &exitError{exitUsage, fmt.Errorf("--pci-classes: %w", err)}
+		return opts, warnings, &exitError{exitUsage, fmt.Errorf("--pci-classes: %w", err)}
 	}
 	if opts.PCILabelFields, err = labels.ParsePCILabelFields(f.pciLabelFields); err != nil {
-		return opts, &exitError{exitUsage, fmt.Errorf("--pci-label-fields: %w", err)}
+		return opts, warnings, &exitError{exitUsage, fmt.Errorf("--pci-label-fields: %w", err)}
 	}
-	return opts, nil
+	return opts, warnings, nil
 }
 
 // choice is a flag that takes one of a few words.

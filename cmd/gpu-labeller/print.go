@@ -16,7 +16,10 @@ import (
 )
 
 func printLabels(cmd *cobra.Command, f *flags) error {
-	opts, err := f.labelOptions(time.Now())
+	opts, warnings, err := f.labelOptions(cmd.Flags().Changed, time.Now())
+	for _, w := range warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+	}
 	if err != nil {
 		return err
 	}

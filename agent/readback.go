@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+// readBack looks whether what was published has become the Node's labels, where
+// it takes another, such as NFD, to make it so.
+type readBack struct {
+	alarm   *alarm
+	results chan missing
+	running bool
+	warned  bool
+}
+
+// missing is what the Node lacks of the labels.
+type missing struct {
+	keys  []string
+	total int
+	err   error
+}
+
+func newReadBack() readBack {
+	return readBack{alarm: newAlarm(), results: make(chan missing)}
+}
+
+// readBackIntervals is how many intervals others have to label the Node.
+const readBackIntervals = 3
+
+func (r *readBack) restart(c Config) {
+	if c.ReadBack != nil {
+		r.alarm.set(readBackIntervals * c.Interval)
+	}
+}
+
+func (l *loop) startReadBack() {
+	if l.readBack.running {
+		return
+	}
+	set, whole := l.shown()
+	if !whole || len(set) == 0 {
+		l.readBack.alarm.set(l.config.Interval) // nothing to look for yet
+		return
+	}
+	l.readBack.running = true
+	go func() {
+		ctx, cancel := context.WithTimeout(l.ctx, sinkLimit)
+		defer cancel()
+		keys, err := l.config.ReadBack(ctx, set)
+		deliver(l.ctx, l.readBack.results, missing{keys, len(set), err})
+	}()
+}
+
+// shown is what the first sink shows, if every sink shows what it should.
+func (l *loop) shown() (set labels.Set, whole bool) {
+	whole = len(l.publishers) > 0
+	for i, p := range l.publishers {
+		shows, all := p.showing()
+		whole = whole && all
+		if i == 0 {
+			set = shows
+		}
+	}
+	return set, whole
+}
+
+func (l *loop) haveReadBack(m missing) {
+	l.readBack.running = false
+	switch {
+	case m.err != nil:
+		l.log.Debug("reading the Node's labels back: " + m.err.Error())
+	case len(m.keys) == 0:
+		l.metrics.missing.set(0)
+		if l.readBack.warned {
+			l.log.Info("the labels are on the Node")
+		}
+		l.readBack.warned = false
+		return // until they change
+	default:
+		l.metrics.missing.set(float64(len(m.keys)))
+		if !l.readBack.warned {
+			l.readBack.warned = true
+			text := m.text(readBackIntervals * l.config.Interval)
+			l.log.Warn(text, "missing", m.keys)
+			l.event("LabelsMissing", text)
+		}
+	}
+	l.readBack.restart(l.config)
+}
+
+// text says what is missing and why that may be.
+func (m missing) text(after time.Duration) string {
+	if len(m.keys) == m.total {
+		return fmt.Sprintf("labels were published, and after %v the Node has none of them: are Node Feature Discovery's master, and for feature files its worker on this node, running? or publish to the Node directly (--sink=node)", after)
+	}
+	namespaces := map[string]bool{}
+	for _, key := range m.keys {
+		namespace, _, _ := strings.Cut(key, "/")
+		namespaces[namespace] = true
+	}
+	return fmt.Sprintf("labels were published, and after %v the Node has only %d of %d: does Node Feature Discovery's master refuse %s (--deny-label-ns, --label-whitelist), or does another source set them to other values?",
+		after, m.total-len(m.keys), m.total, strings.Join(sorted(namespaces), ", "))
+}

@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gpu-labeller/gpu-labeller/publish"
+)
+
+// The results of a call of a sink, as in metrics.
+const (
+	resultOK        = "ok"
+	resultConflict  = "conflict"
+	resultForbidden = "forbidden"
+	resultNoNode    = "no-node"
+	resultTwoAgents = "two-agents"
+	resultNoFolder  = "no-folder"
+	resultTooLarge  = "too-large"
+	resultNoNFD     = "no-nodefeature"
+	resultThrottled = "throttled"
+	resultTimeout   = "timeout"
+	resultError     = "error"
+)
+
+func resultOf(err error) string {
+	var conflict *publish.ConflictError
+	var forbidden *publish.ForbiddenError
+	switch {
+	case err == nil:
+		return resultOK
+	case errors.As(err, &conflict):
+		return resultConflict
+	case errors.As(err, &forbidden):
+		return resultForbidden
+	case errors.Is(err, publish.ErrNoNode):
+		return resultNoNode
+	case errors.Is(err, publish.ErrTwoAgents):
+		return resultTwoAgents
+	case errors.Is(err, publish.ErrNoFolder):
+		return resultNoFolder
+	case errors.Is(err, publish.ErrTooLarge):
+		return resultTooLarge
+	case errors.Is(err, publish.ErrNoNodeFeatures):
+		return resultNoNFD
+	case publish.RetryAfter(err) > 0:
+		return resultThrottled
+	case errors.Is(err, context.DeadlineExceeded):
+		return resultTimeout
+	}
+	return resultError
+}
+
+// watch starts watching, once, if the sink can.
+func (p *publisher) watch(ctx context.Context) {
+	sink, ok := p.sink.(Watcher)
+	if !ok || p.watched {
+		return
+	}
+	p.watched = true
+	go p.keepWatching(ctx, sink)
+}
+
+// keepWatching watches again whenever a watch has come to an end. While it
+// cannot, the sink is looked at every now and then (Config.Resync).
+func (p *publisher) keepWatching(ctx context.Context, sink Watcher) {
+	var retries backoff
+	last := resultOK
+	for ctx.Err() == nil {
+		p.watching.Store(true)
+		began := time.Now()
+		err := sink.Watch(ctx, p.moved)
+		p.watching.Store(false)
+		if ctx.Err() != nil {
+			return
+		}
+		signal(p.wake) // the next resync is to be thought of
+		if time.Since(began) > time.Minute {
+			retries.reset()
+		}
+		result := resultOf(err)
+		if result != last {
+			if err != nil {
+				p.log.Warn("the watch failed; trying again: "+redact(err.Error()), "sink", p.sink.String())
+			} else {
+				p.log.Info("the watch works again", "sink", p.sink.String())
+			}
+			last = result
+		}
+		pause(ctx, delay(&retries, err))
+	}
+}
+
+// moved notes that the labels are not as the sink left them.
+func (p *publisher) moved() {
+	p.mu.Lock()
+	p.changed = true
+	p.mu.Unlock()
+	p.metrics.moved.add(1, p.name)
+	signal(p.wake)
+}
+
+// pause waits, unless ctx is done.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
