@@ -23,7 +23,7 @@ run: build ## print this host's labels; without a GPU, a recorded host's
 	if [ -n "$$out" ]; then printf '%s\n' "$$out"; fi; \
 	case "$$out" in *gpu.feature.node.kubernetes.io/*) exit $$code;; esac; \
 	if [ $$code != 0 ]; then exit $$code; fi; \
-	echo "This host has no GPU. $(RECORDED), a recorded host, gets:"; \
+	echo "$(RECORDED), a recorded host, gets:"; \
 	bin/gpu-labeller --print --host $(RECORDED)
 
 test: lint unit ## all that CI runs

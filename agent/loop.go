@@ -16,8 +16,8 @@ const (
 	// settleTime is the least time between two scans of a host that changes, and
 	// between the two that see a device gone.
 	settleTime = time.Second
-	// A host that has changed restless times, without a quiet minute, is scanned
-	// every restlessTime at most.
+	// A host that was scanned restless times for its changes, without a quiet
+	// minute, is scanned every restlessTime at most.
 	restless     = 30
 	restlessTime = 5 * time.Second
 	// ueventTime is how long a uevent waits for others.
@@ -55,7 +55,7 @@ type loop struct {
 	print      Fingerprint
 	printed    bool // there is a fingerprint to compare with
 	printErr   error
-	changes    int // without a quiet minute in between
+	changes    int // scans for changes, without a quiet minute in between
 	lastChange time.Time
 
 	readBack  readBack
@@ -175,7 +175,6 @@ func (l *loop) changed() {
 	if time.Since(l.lastChange) > time.Minute {
 		l.changes = 0
 	}
-	l.changes++
 	l.lastChange = time.Now()
 	l.retries.reset()
 	l.scanSoon("change")
@@ -206,6 +205,9 @@ func (l *loop) startScan() {
 		return
 	}
 	l.scanning, l.again, l.scanStart = true, false, time.Now()
+	if l.cause == "change" {
+		l.changes++
+	}
 	l.metrics.scans.add(1, l.cause)
 	opts := l.opts
 	go func() { deliver(l.ctx, l.looks, l.look(opts, true)) }()

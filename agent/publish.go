@@ -120,13 +120,13 @@ func (p *publisher) run(ctx context.Context) {
 		p.mu.Lock()
 		o, changed := p.latest, p.changed
 		p.mu.Unlock()
-		due, wait := p.due(o, changed, time.Now())
-		if due {
-			p.publish(ctx, o, changed)
+		why, wait := p.due(o, changed, time.Now())
+		if why != nothing && wait <= 0 {
+			p.publish(ctx, o, why)
 			continue
 		}
 		alarm.Stop()
-		if wait > 0 {
+		if why != nothing {
 			alarm.set(wait)
 		}
 		select {
@@ -137,34 +137,40 @@ func (p *publisher) run(ctx context.Context) {
 	}
 }
 
-// due tells whether there is something to do, or when there will be without
-// anything happening; 0 if never.
-func (p *publisher) due(o *offer, changed bool, now time.Time) (bool, time.Duration) {
+// reason is why a sink is called.
+type reason int
+
+const (
+	nothing reason = iota
+	newOffer
+	retry
+	repair // the labels are not as the sink left them
+	resync
+)
+
+// due tells what there is to do, and in how long.
+func (p *publisher) due(o *offer, changed bool, now time.Time) (reason, time.Duration) {
 	switch {
 	case o == nil:
-		return false, 0
+		return nothing, 0
 	case p.failed:
 		wait := p.retryAt.Sub(now)
 		if changed && p.lastResult == resultNoNode { // it has come
 			wait = min(wait, p.repairAt.Sub(now))
 		}
-		return wait <= 0, wait
+		return retry, wait
 	case o != p.done:
-		return true, 0
+		return newOffer, 0
+	case changed:
+		return repair, p.repairAt.Sub(now)
+	case p.watching.Load() || p.resyncAt.IsZero():
+		return nothing, 0
 	}
-	if changed {
-		wait := p.repairAt.Sub(now)
-		return wait <= 0, wait
-	}
-	if p.watching.Load() || p.resyncAt.IsZero() {
-		return false, 0
-	}
-	wait := p.resyncAt.Sub(now)
-	return wait <= 0, wait
+	return resync, p.resyncAt.Sub(now)
 }
 
-// publish makes the sink show o, unless it does.
-func (p *publisher) publish(ctx context.Context, o *offer, changed bool) {
+// publish makes the sink show o.
+func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 	limited, cancel := context.WithTimeout(ctx, sinkLimit)
 	defer cancel()
 	if err := p.look(limited); err != nil && (o.provisional || o.blind != nil) {
@@ -178,19 +184,20 @@ func (p *publisher) publish(ctx context.Context, o *offer, changed bool) {
 	}
 	set := o.blind.over(p.seed, o.set)
 	p.mu.Lock()
-	unchanged := p.shown != nil && maps.Equal(p.shown, set)
-	p.changed = p.changed && !changed // a later change counts again
+	shown := p.shown != nil && maps.Equal(p.shown, set)
 	p.mu.Unlock()
-	now := time.Now()
-	switch {
-	case changed:
-		p.repaired(now)
-	case unchanged && p.ready.Load() && !p.failed && (p.watching.Load() || now.Before(p.resyncAt)):
+	if why == newOffer && shown && p.ready.Load() {
 		p.done = o
 		p.settle(o)
 		return
 	}
 
+	p.mu.Lock()
+	p.changed = false // what changes from now on counts again
+	p.mu.Unlock()
+	if why == repair || why == retry && p.lastResult == resultNoNode {
+		p.repaired(time.Now())
+	}
 	err := p.sink.Publish(limited, set)
 	var conflict *publish.ConflictError
 	if err != nil && !errors.As(err, &conflict) {

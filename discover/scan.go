@@ -79,6 +79,9 @@ func (inv *Inventory) scanPCI(host Host) error {
 		var field *pci.FieldError
 		if errors.As(p, &field) {
 			problem.Device = field.Address
+			if field.Field == "config" {
+				problem.Cure = "it decides the vgpu labels"
+			}
 		}
 		inv.problem(problem)
 	}
@@ -204,8 +207,23 @@ func (inv *Inventory) addFunctions() {
 		case passthrough(f.Driver):
 			g.Condition = Passthrough
 		}
+		if g.Condition == NoDriver {
+			inv.problem(Problem{
+				Source: "pci",
+				Device: f.Address.String(),
+				Text:   fmt.Sprintf("GPU %s: %s", f.Address, driverText(f.Driver)),
+				Cure:   "load " + map[Vendor]string{AMD: "amdgpu", Intel: "i915 or xe"}[g.Vendor] + " to have it counted",
+			})
+		}
 		inv.GPUs = append(inv.GPUs, g)
 	}
+}
+
+func driverText(driver string) string {
+	if driver == "" {
+		return "no kernel driver is bound to it"
+	}
+	return "its kernel driver is " + driver
 }
 
 func driven(f *pci.Function, drivers ...string) Condition {
@@ -331,9 +349,9 @@ func silentCure(f *pci.Function) string {
 	case "nvidia":
 		return "look for Xid messages in the kernel log; in a pod, is NVIDIA_VISIBLE_DEVICES=all set?"
 	case "":
-		return "no kernel driver is bound to it: does the installed driver support this GPU?"
+		return driverText("") + ": does the installed driver support this GPU?"
 	}
-	return "its kernel driver is " + f.Driver + ", not nvidia"
+	return driverText(f.Driver) + ", not nvidia"
 }
 
 // skipped names the display adapters of DGX stations, which NVIDIA's own tools
@@ -441,7 +459,7 @@ func (inv *Inventory) nvmlState(a nvml.Answer, n int) bool {
 		case nvml.Timeout, nvml.Stuck:
 			return report(StateTimeout, f.Text, "is the driver hung? look for NVRM and Xid messages in the kernel log; without persistence mode, raise --nvml-timeout")
 		}
-		return report(StateError, f.Text, "")
+		return report(StateError, f.Text, "does nvidia-smi work? look for NVRM and Xid messages in the kernel log")
 	}
 	kernel := inv.NVIDIA.KernelDriverVersion
 	switch a.Init {

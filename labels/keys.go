@@ -124,7 +124,7 @@ var Keys = []Key{
 	{extraPrefix + "vendor.{vendor}.count", GroupExtra, "usable GPUs of a vendor: `nvidia`, `amd` or `intel`", FormInt, "PCI, NVML", extraPrefix + "vendor.nvidia.count=8"},
 	{extraPrefix + "homogeneous", GroupExtra, "whether all usable GPUs are of one product and memory size", FormBool, "driver", "true"},
 	{extraPrefix + "model.{model}.count", GroupExtra, "usable GPUs of a product. Its name in lower case with dashes, at most 50 characters; a longer one is cut and ends in six digits of a hash", FormInt, "driver", extraPrefix + "model.nvidia-geforce-rtx-4090.count=1"},
-	{extraPrefix + "memory.min", GroupExtra, "memory of the GPU that has least: what a pod can count on whichever GPU it gets", FormMiB, "driver", "10240"},
+	{extraPrefix + "memory.min", GroupExtra, "memory of the GPU that has least: what a pod can count on whichever GPU it gets. As the next two, of GPUs that have memory of their own", FormMiB, "driver", "10240"},
 	{extraPrefix + "memory.max", GroupExtra, "memory of the GPU that has most", FormMiB, "driver", "24576"},
 	{extraPrefix + "memory.total", GroupExtra, "memory of all usable GPUs together", FormMiB, "driver", "59380"},
 	{extraPrefix + "memory.type", GroupExtra, "whether GPUs have memory of their own or share the system's", FormMemory, "driver", "dedicated"},

@@ -56,7 +56,7 @@ func NewClient(config *rest.Config) (*Client, error) {
 }
 
 // metadataOnly asks for an object, or the events of a watch, without spec and
-// status: of a Node with many images that is a tenth.
+// status, where a Node lists its images.
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // do sends a request once and returns the answer's body. The error names the

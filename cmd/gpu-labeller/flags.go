@@ -53,20 +53,22 @@ func (f *flags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.BoolVar(&f.print, "print", false, "print this host's labels once and exit")
-	registerChoice(cmd, &f.output, "output", "o", "output of --print: text (key=value lines), json, yaml or table")
+	registerChoice(cmd, &f.output, "output", "o", "output of --print; text is key=value lines")
 
-	registerChoice(cmd, &f.migStrategy, "mig-strategy", "", "how MIG devices appear in the nvidia.com/ labels: none, single or mixed")
+	registerChoice(cmd, &f.migStrategy, "mig-strategy", "", "how MIG devices appear in the nvidia.com/ labels, as in the device plugin")
 	registerChoice(cmd, &f.mixedGPUs, "mixed-gpus", "", "on a node with several models, nvidia.com/gpu.* describes the one with the most GPUs (majority), or leaves out what differs (omit)")
-	registerChoice(cmd, &f.unifiedMemory, "unified-memory", "", "nvidia.com/gpu.memory of GPUs that share the system's memory: none, system (MiB) or system-gib (rounded down to whole GiB)")
+	registerChoice(cmd, &f.unifiedMemory, "unified-memory", "", "nvidia.com/gpu.memory of GPUs that share the system's memory: none, all of it in MiB, or rounded down to whole GiB")
 	fs.BoolVar(&f.extraLabels, "extra-labels", true, "publish the vendor-neutral gpu.feature.node.kubernetes.io/ labels")
 	fs.BoolVar(&f.timestamp, "timestamp", false, "publish nvidia.com/gfd.timestamp, the time of the start")
 	fs.StringSliceVar(&f.pciClasses, "pci-classes", []string{"03", "0b40", "12"}, "PCI classes that get a feature.node.kubernetes.io/pci- label: the beginning of their four digits; empty for none")
 	fs.StringSliceVar(&f.pciLabelFields, "pci-label-fields", []string{"class", "vendor"}, "parts of a PCI label: class, vendor, device, subsystem_vendor, subsystem_device")
 	fs.StringVar(&f.configFile, "config-file", "", "the NVIDIA device plugin's configuration file: how GPUs are shared, and flags that are not given here")
-	fs.StringVar(&f.hostFile, "host", "", "replay a host recorded with gpu-labeller snapshot, instead of this one")
+	fs.StringVar(&f.hostFile, "host", "", "replay a host recorded with gpu-labeller snapshot (- for standard input), instead of this one")
 	f.source.register(cmd)
-	cmd.MarkFlagsMutuallyExclusive("host", "root")
 	_ = cmd.MarkFlagFilename("host", "txtar")
+	_ = cmd.MarkFlagFilename("config-file", "yaml", "yml", "json")
+	_ = cmd.RegisterFlagCompletionFunc("pci-classes", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("pci-label-fields", cobra.FixedCompletions([]string{"class", "vendor", "device", "subsystem_vendor", "subsystem_device"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (s *source) register(cmd *cobra.Command) {

@@ -86,7 +86,8 @@ output. It needs no cluster and no root, and what is wrong is said on standard
 error with its cure.
 
 Exit codes of --print:
-  0  labels printed, or the host has no GPU
+  0  labels printed, also when some of several GPUs failed (state degraded), or
+     the host has no GPU
   1  the command itself went wrong
   2  wrong usage
   3  GPUs on the bus, but no driver or no NVML library
@@ -112,6 +113,7 @@ With codes 3 to 8, the labels that could be told are printed all the same.`,
   gpu-labeller snapshot node-a.txtar
   gpu-labeller --print --host node-a.txtar`,
 		Args:          usageArgs(cobra.NoArgs),
+		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,9 +25,12 @@ func printLabels(cmd *cobra.Command, f *flags) error {
 		return err
 	}
 	if f.hostFile != "" {
+		if cmd.Flags().Changed("root") {
+			return &exitError{exitUsage, errors.New("--host and --root each name a host: give one of them")}
+		}
 		dir, err := extract(f.hostFile)
 		if err != nil {
-			return err
+			return &exitError{exitUsage, fmt.Errorf("--host: %w", err)}
 		}
 		defer os.RemoveAll(dir)
 		f.source.root = dir
@@ -46,7 +50,7 @@ func printLabels(cmd *cobra.Command, f *flags) error {
 	if f.output.value == "table" {
 		err = writeTable(out, inv, set, rejected)
 	} else {
-		err = writeReport(out, f.output.value, inv, set)
+		err = writeReport(out, f.output.value, inv, set, rejected)
 		for _, p := range inv.Problems {
 			fmt.Fprintln(diagnostics, "warning:", p)
 		}
@@ -104,7 +108,7 @@ func exitCode(inv *discover.Inventory, scanErr error) int {
 
 // report is what -o json and -o yaml print.
 type report struct {
-	State    discover.State     `json:"state,omitempty" yaml:"state,omitempty"`
+	State    discover.State     `json:"state" yaml:"state"` // empty without GPUs
 	Labels   labels.Set         `json:"labels" yaml:"labels"`
 	GPUs     []gpuReport        `json:"gpus" yaml:"gpus"`
 	Problems []discover.Problem `json:"problems" yaml:"problems"`
@@ -117,9 +121,33 @@ type gpuReport struct {
 	Product    string             `json:"product,omitempty" yaml:"product,omitempty"`
 	MemoryMiB  uint64             `json:"memoryMiB,omitempty" yaml:"memoryMiB,omitempty"`
 	Driver     string             `json:"driver,omitempty" yaml:"driver,omitempty"`
-	MIG        string             `json:"mig,omitempty" yaml:"mig,omitempty"`
+	MIG        *migReport         `json:"mig,omitempty" yaml:"mig,omitempty"`
 	NUMANode   *int               `json:"numaNode,omitempty" yaml:"numaNode,omitempty"`
 	Condition  discover.Condition `json:"condition" yaml:"condition"`
+}
+
+// migReport is a GPU's MIG mode; absent where the GPU has none.
+type migReport struct {
+	Enabled bool `json:"enabled" yaml:"enabled"`
+	Pending bool `json:"pending" yaml:"pending"` // after the next reset
+	Devices int  `json:"devices" yaml:"devices"`
+}
+
+func (m *migReport) String() string {
+	if m == nil {
+		return ""
+	}
+	text := "disabled"
+	switch {
+	case m.Enabled && m.Devices == 1:
+		text = "1 device"
+	case m.Enabled:
+		text = fmt.Sprintf("%d devices", m.Devices)
+	}
+	if m.Pending != m.Enabled {
+		text += ", changes at the next reset"
+	}
+	return text
 }
 
 func gpuReports(inv *discover.Inventory) []gpuReport {
@@ -133,31 +161,22 @@ func gpuReports(inv *discover.Inventory) []gpuReport {
 			r.NUMANode = g.Function.NUMANode
 		}
 		if g.NVML != nil && g.NVML.MIG != nil {
-			switch m := g.NVML.MIG; {
-			case !m.Enabled:
-				r.MIG = "disabled"
-			case len(m.Devices) == 1:
-				r.MIG = "1 device"
-			default:
-				r.MIG = fmt.Sprintf("%d devices", len(m.Devices))
-			}
-			if m := g.NVML.MIG; m.Pending != m.Enabled {
-				r.MIG += ", changes at the next reset"
-			}
+			m := g.NVML.MIG
+			r.MIG = &migReport{Enabled: m.Enabled, Pending: m.Pending, Devices: len(m.Devices)}
 		}
 		rows[i] = r
 	}
 	return rows
 }
 
-func writeReport(w io.Writer, format string, inv *discover.Inventory, set labels.Set) error {
+func writeReport(w io.Writer, format string, inv *discover.Inventory, set labels.Set, rejected []labels.Rejected) error {
 	if format == "text" {
 		_, err := set.WriteTo(w)
 		return err
 	}
-	r := report{State: inv.State(), Labels: set, GPUs: gpuReports(inv), Problems: inv.Problems}
-	if r.Problems == nil {
-		r.Problems = []discover.Problem{}
+	r := report{State: inv.State(), Labels: set, GPUs: gpuReports(inv), Problems: append([]discover.Problem{}, inv.Problems...)}
+	for _, label := range rejected {
+		r.Problems = append(r.Problems, discover.Problem{Source: "labels", Text: label.String()})
 	}
 	if format == "yaml" {
 		e := yaml.NewEncoder(w)

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"runtime"
 
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
+	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 )
 
 func newSnapshotCommand() *cobra.Command {
@@ -23,8 +26,16 @@ The file is text, made to be read before it is sent. It holds no serial number,
 and GPU UUIDs are replaced; the UUID of an NVLink cluster, which is part of a
 label, stays. FILE may be - for standard output.`,
 		Example: `  gpu-labeller snapshot node-a.txtar
-  gpu-labeller --print --host node-a.txtar`,
-		Args: usageArgs(cobra.ExactArgs(1)),
+  gpu-labeller --print --host node-a.txtar
+
+  # As root, so that the vgpu labels are recorded too, with a driver of its own
+  sudo gpu-labeller snapshot --driver-root /run/nvidia/driver node-a.txtar`,
+		Args: usageArgs(func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("name the file to write, or - for standard output")
+			}
+			return nil
+		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := s.check(); err != nil {
 				return err
@@ -48,14 +59,33 @@ label, stays. FILE may be - for standard output.`,
 				return err
 			}
 			if err := renameio.WriteFile(args[0], text, 0o644); err != nil {
+				var path *fs.PathError
+				if errors.As(err, &path) {
+					err = path.Err // not the name of a temporary file
+				}
 				return fmt.Errorf("writing %s: %w", args[0], err)
 			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "recorded to %s: %s\n", args[0], asked(answer))
 			return nil
 		},
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
 			return []string{"txtar"}, cobra.ShellCompDirectiveFilterFileExt
 		},
 	}
 	s.register(cmd)
 	return cmd
+}
+
+// asked says in a few words what came of asking NVML.
+func asked(a nvml.Answer) string {
+	switch {
+	case a.Failure != nil:
+		return a.Failure.Text
+	case a.Init == nvml.Success:
+		return fmt.Sprintf("NVML answered, GPUs: %d", len(a.GPUs))
+	}
+	return "NVML did not: " + string(a.Init)
 }

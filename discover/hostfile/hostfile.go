@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -52,8 +53,11 @@ type File struct {
 	NVML *nvml.Answer
 }
 
-// Read reads a host file from disk.
+// Read reads a host file from disk, or from standard input when the name is "-".
 func Read(name string) (*File, error) {
+	if name == "-" {
+		return readFrom(os.Stdin, "standard input")
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
@@ -64,9 +68,13 @@ func Read(name string) (*File, error) {
 	} else if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: a recorded host is a file", name)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	return readFrom(f, name)
+}
+
+func readFrom(r io.Reader, name string) (*File, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	file, err := Parse(data)
 	if err != nil {
@@ -124,6 +132,9 @@ func Parse(data []byte) (*File, error) {
 			return nil, fmt.Errorf("%s stands there twice", name)
 		}
 		f.Files[name] = content
+	}
+	if f.NVML == nil && len(f.Dirs)+len(f.Links) == 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(f.Files)), local) {
+		return nil, errors.New("not a recorded host: it holds nothing of sys or proc")
 	}
 	return f, nil
 }

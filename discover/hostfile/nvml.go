@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 
@@ -47,7 +48,10 @@ func parseNVML(text []byte) (*nvml.Answer, error) {
 	d.DisallowUnknownFields()
 	var a nvml.Answer
 	if err := d.Decode(&a); err != nil {
-		return nil, fmt.Errorf("%s: %w", nvmlFile, err)
+		return nil, fmt.Errorf("%s: %s", nvmlFile, strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if a.Failure == nil && !a.Init.Known() {
+		return nil, fmt.Errorf("%s: init: %q: want SUCCESS or another code of nvml.h without NVML_ERROR_", nvmlFile, a.Init)
 	}
 	return &a, nil
 }

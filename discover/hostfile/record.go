@@ -17,16 +17,21 @@ import (
 )
 
 // What is recorded of a PCI function. Nothing here identifies the machine:
-// serial numbers, VPD, ROMs and resources stay where they are.
+// serial numbers, VPD, ROMs and resources stay where they are. So does
+// configuration space beyond its first 256 bytes, where PCI Express keeps a
+// serial number; of the rest, only that of NVIDIA's functions is read.
 var (
 	functionFiles = []string{
 		"class", "vendor", "device", "subsystem_vendor", "subsystem_device", "revision", "modalias",
-		"numa_node", "sriov_totalvfs", "sriov_numvfs", "config",
+		"numa_node", "sriov_totalvfs", "sriov_numvfs",
 		"current_link_speed", "current_link_width", "max_link_speed", "max_link_width",
 	}
 	functionLinks = []string{"driver", "iommu_group", "physfn"}
 	hostFiles     = []string{"proc/driver/nvidia/version"}
 )
+
+// configSize is the part of configuration space that a scan reads.
+const configSize = 256
 
 const pciDevices = "sys/bus/pci/devices"
 
@@ -65,6 +70,12 @@ func Record(host discover.Host, answer *nvml.Answer) (*File, error) {
 func (f *File) recordFunction(root hostfs.Root, dir string) {
 	for _, name := range functionFiles {
 		f.recordFile(root, path.Join(dir, name))
+	}
+	if vendor, err := root.Attribute(path.Join(dir, "vendor")); err == nil && vendor == "0x10de" {
+		name := path.Join(dir, "config")
+		if content, err := root.ReadFile(name, configSize); err == nil || errors.Is(err, hostfs.ErrTooLong) {
+			f.Files[name] = content
+		}
 	}
 	for _, name := range functionLinks {
 		target, err := root.Readlink(path.Join(dir, name))

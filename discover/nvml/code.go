@@ -71,6 +71,17 @@ func codeOf(r nvml.Return) Code {
 	return Code(strconv.Itoa(int(r)))
 }
 
+// Known tells whether nvml.h has such a code, or it is a number.
+func (c Code) Known() bool {
+	for _, known := range codes {
+		if c == known {
+			return true
+		}
+	}
+	_, err := strconv.Atoi(string(c))
+	return err == nil
+}
+
 // Absent tells whether the code means that the driver or the GPU has no such
 // thing, rather than that something is wrong.
 func (c Code) Absent() bool {

@@ -34,25 +34,25 @@ func Scan(root hostfs.Root, wanted func(class uint32, vendor uint16) bool) (func
 		// them from a host whose sysfs is not there.
 		buses, err := root.ReadDir(busPath)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", root.Path(busPath), err)
+			return nil, nil, fmt.Errorf("/%s: %w", busPath, err)
 		}
 		if !slices.Contains(buses, "pci") {
 			return nil, nil, nil
 		}
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", root.Path(devicesPath), err)
+		return nil, nil, fmt.Errorf("/%s: %w", devicesPath, err)
 	}
 	devices, err := root.OpenDir(devicesPath)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", root.Path(devicesPath), err)
+		return nil, nil, fmt.Errorf("/%s: %w", devicesPath, err)
 	}
 	defer devices.Close()
 
 	for _, name := range names {
 		address, err := ParseAddress(name)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", root.Path(devicesPath), err))
+			problems = append(problems, fmt.Errorf("/%s: %w", devicesPath, err))
 			continue
 		}
 		function, failures := scanFunction(devices, name, wanted)

@@ -1,0 +1,356 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpu-labeller/gpu-labeller/labels"
+	"github.com/gpu-labeller/gpu-labeller/publish"
+)
+
+// U48
+func TestNodeRecreated(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := newWatching("Node \"a\"")
+		b.start(nil, s)
+		b.after(time.Hour)
+		before := s.set()
+		s.onPublish(func(context.Context, int) error { return fmt.Errorf("%v: %w", s, publish.ErrNoNode) })
+		s.spoil() // deleted
+		b.after(30 * time.Minute)
+		b.wantLog(1, "no such Node")
+		s.onPublish(nil)
+		n := s.count()
+		s.notify <- struct{}{} // it is there again
+		b.after(time.Second)
+		if got := s.set(); !maps.Equal(got, before) {
+			b.Errorf("labels are %v, want %v", got, before)
+		}
+		if s.count() != n+1 {
+			b.Errorf("%d calls, want 1", s.count()-n)
+		}
+		b.wantLog(1, "can be published again")
+	})
+}
+
+func TestLabelRemovedByOthers(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := newWatching("s")
+		b.start(nil, s)
+		b.after(10 * time.Minute)
+		before, n := s.set(), s.count()
+		s.spoil()
+		b.after(time.Second)
+		if got := s.set(); !maps.Equal(got, before) || s.count() != n+1 {
+			b.Errorf("labels are %v after %d calls", got, s.count()-n)
+		}
+		// Somebody keeps doing it.
+		n = s.count()
+		for range 3600 {
+			s.spoil()
+			b.after(time.Second)
+		}
+		if calls := s.count() - n; calls < 30 || calls > 80 {
+			b.Errorf("%d repairs in an hour of fighting", calls)
+		}
+		b.after(10 * time.Minute)
+		if got := s.set(); !maps.Equal(got, before) {
+			b.Errorf("labels are %v, want %v", got, before)
+		}
+	})
+}
+
+// A sink that cannot watch is looked at every ten intervals.
+func TestResync(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &telling{sink{name: "s"}}
+		b.start(nil, s)
+		b.after(5 * time.Minute)
+		n := s.count()
+		b.after(10 * time.Hour)
+		if calls := s.count() - n; calls < 55 || calls > 66 {
+			b.Errorf("%d calls in ten hours", calls)
+		}
+	})
+}
+
+// So is one whose watch fails.
+type unwatchable struct{ telling }
+
+func (s *unwatchable) Watch(context.Context, func()) error {
+	return fmt.Errorf("%v: %w", s, &publish.ForbiddenError{Verb: "watch", Resource: "nodes", Err: errors.New("forbidden")})
+}
+
+func TestWatchForbidden(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &unwatchable{telling{sink{name: "s"}}}
+		b.start(nil, s)
+		b.after(5 * time.Minute)
+		n := s.count()
+		b.after(10 * time.Hour)
+		if calls := s.count() - n; calls < 55 || calls > 66 {
+			b.Errorf("%d calls in ten hours", calls)
+		}
+		b.wantLog(1, "not allowed to watch nodes")
+	})
+}
+
+// U50
+func TestAPIErrors(t *testing.T) {
+	nodes := schema.GroupResource{Resource: "nodes"}
+	tooMany := apierrors.NewTooManyRequests("busy", 7)
+	virtual(t, oneA100, func(b *bench) {
+		failures := []error{
+			apierrors.NewConflict(nodes, "a", errors.New("modified")),
+			tooMany,
+			apierrors.NewInternalError(errors.New("etcd")),
+			&publish.ForbiddenError{Verb: "patch", Resource: "nodes", Err: errors.New("forbidden")},
+			apierrors.NewUnauthorized("token expired"),
+			context.DeadlineExceeded,
+		}
+		s := newWatching("s")
+		s.onPublish(func(_ context.Context, n int) error {
+			if n <= len(failures) {
+				return failures[n-1]
+			}
+			return nil
+		})
+		file := &telling{sink{name: "file"}}
+		a := b.start(nil, s, file)
+		b.after(time.Second / 2)
+		b.want(file.set(), stateOK)
+		if a.unready() == "" {
+			b.Error("ready before the first publish")
+		}
+		b.after(5 * time.Minute)
+		b.want(s.set(), stateOK, a100Labels)
+		b.wantLog(1, "not allowed to patch nodes")
+		if wrong := a.unready(); wrong != "" {
+			b.Error(wrong)
+		}
+		calls := s.all()
+		if len(calls) != len(failures)+1 {
+			b.Fatalf("%d calls, want %d", len(calls), len(failures)+1)
+		}
+		if gap := calls[2].at.Sub(calls[1].at); gap < 7*time.Second || gap > 10*time.Second {
+			b.Errorf("tried again %v after a 429 that asks for 7 s", gap)
+		}
+	})
+}
+
+func TestAPIServerAwayForADay(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := newWatching("s")
+		b.start(nil, s)
+		b.after(time.Hour)
+		s.onPublish(func(context.Context, int) error { return errors.New("dial tcp: connection refused") })
+		n := s.count()
+		s.spoil()
+		for range 24 * 60 {
+			b.after(time.Minute)
+			s.notify <- struct{}{} // must not make it try more often
+		}
+		if calls := s.count() - n; calls < 24*30 || calls > 24*60+20 {
+			b.Errorf("%d calls in a day", calls)
+		}
+		b.wantLog(1, "connection refused")
+		s.onPublish(nil)
+		b.after(2 * time.Minute)
+		b.want(s.set(), stateOK, a100Labels)
+	})
+}
+
+func TestBackoffSpreads(t *testing.T) {
+	var waits []time.Duration
+	for range 1000 {
+		b := backoff{failures: 3}
+		waits = append(waits, b.next(time.Second, time.Minute))
+	}
+	if least, most := slices.Min(waits), slices.Max(waits); least < 4*time.Second || most > 8*time.Second || most-least < 3*time.Second {
+		t.Errorf("waits of %v to %v", least, most)
+	}
+	b := backoff{failures: 100}
+	if d := b.next(time.Second, time.Minute); d > time.Minute || d < 30*time.Second {
+		t.Errorf("waits %v", d)
+	}
+}
+
+// A slow sink gets the newest labels, not all of them, and holds nobody up.
+func TestSlowSink(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		slow, fast := &telling{sink{name: "slow"}}, &telling{sink{name: "fast"}}
+		b.start(nil, slow, fast)
+		b.after(5 * time.Minute)
+		slow.onPublish(func(context.Context, int) error { time.Sleep(10 * time.Minute); return nil })
+		n := slow.count()
+		for i := range 9 {
+			b.good(gpu("0000:1f:00.0", fmt.Sprintf("NVIDIA A10%d", i)))
+			b.after(70 * time.Second)
+			b.want(fast.set(), product+fmt.Sprintf("=NVIDIA-A10%d", i))
+		}
+		b.after(30 * time.Minute)
+		b.want(slow.set(), product+"=NVIDIA-A108")
+		if calls := slow.count() - n; calls > 4 {
+			b.Errorf("%d calls for nine changes", calls)
+		}
+		slow.onPublish(nil)
+		b.after(10 * time.Minute)
+	})
+}
+
+// A sink that does not return keeps none of the others.
+func TestSinkHangs(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		hung, well := &telling{sink{name: "hung"}}, &telling{sink{name: "well"}}
+		hung.onPublish(func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() })
+		a := b.start(nil, hung, well)
+		b.after(5 * time.Minute)
+		b.want(well.set(), stateOK)
+		b.wantLog(1, "could not be published")
+		if wrong := a.unready(); wrong != "nothing is published yet on: hung" {
+			b.Errorf("unready: %q", wrong)
+		}
+	})
+}
+
+func TestConflictsAreLoggedOnce(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := newWatching("s")
+		conflict := &publish.ConflictError{Conflicts: []publish.Conflict{{Key: product, Manager: "kubectl"}}}
+		s.onPublish(func(context.Context, int) error { return fmt.Errorf("%v: %w", s, conflict) })
+		a := b.start(nil, s)
+		for i := range 10 {
+			b.after(10 * time.Minute)
+			b.good(gpu("0000:1f:00.0", fmt.Sprintf("NVIDIA A%d", i)))
+		}
+		b.wantLog(1, "label left alone")
+		b.wantLog(0, "could not be published")
+		if wrong := a.unready(); wrong != "" {
+			b.Error(wrong)
+		}
+		if got := scrape(b, a)[`gpu_labeller_conflicts{sink="s",label="nvidia.com/gpu.product",manager="kubectl"}`]; got != 1 {
+			b.Errorf("metric is %v", got)
+		}
+		s.onPublish(nil)
+		s.notify <- struct{}{}
+		b.after(time.Minute)
+		b.wantLog(1, "conflict over label is gone")
+		if got := scrape(b, a)[`gpu_labeller_conflicts{sink="s",label="nvidia.com/gpu.product",manager="kubectl"}`]; got != 0 {
+			b.Errorf("metric is %v", got)
+		}
+	})
+}
+
+// mute cannot say what it shows for as long as err is set.
+type mute struct {
+	telling
+	err error
+}
+
+func (s *mute) Published(ctx context.Context) (labels.Set, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	return s.telling.Published(ctx)
+}
+
+// The agent restarts while the API server is away and NVML hangs.
+func TestRestartWhileAllIsAway(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &mute{telling: telling{sink{name: "s"}}}
+		b.start(nil, s)
+		b.after(5 * time.Minute)
+		b.stop()
+		before, n := s.set(), s.count()
+		s.err = errors.New("dial tcp: connection refused")
+		b.answers(hang)
+		b.start(nil, s)
+		b.after(30 * time.Minute)
+		if s.count() != n {
+			b.Error("labels were published without knowing what there is")
+		}
+		s.err = nil
+		b.after(5 * time.Minute)
+		got := s.set()
+		b.want(got, stateKey+"=timeout")
+		got[stateKey] = "ok"
+		if !maps.Equal(got, before) {
+			b.Errorf("labels are %v, want %v", got, before)
+		}
+	})
+}
+
+// U52
+func TestReadBack(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &telling{sink{name: "s"}}
+		node := labels.Set{}
+		asked := 0
+		read := func(_ context.Context, set labels.Set) (missing []string, err error) {
+			asked++
+			for key, value := range set {
+				if node[key] != value {
+					missing = append(missing, key)
+				}
+			}
+			return missing, nil
+		}
+		var events []string
+		event := func(reason, message string) { events = append(events, reason) }
+		a := b.start(func(c *Config) { c.ReadBack, c.Event = read, event }, s)
+		b.after(2*time.Minute + 50*time.Second)
+		if asked != 0 {
+			b.Error("read back before three intervals")
+		}
+		b.after(time.Hour)
+		b.wantLog(1, "the Node has none of them")
+		if len(events) != 1 || events[0] != "LabelsMissing" {
+			b.Errorf("events are %v", events)
+		}
+		if got := scrape(b, a)["gpu_labeller_missing_labels"]; got != 37 {
+			b.Errorf("metric is %v", got)
+		}
+		node = s.set()
+		b.after(5 * time.Minute)
+		b.wantLog(1, "the labels are on the Node")
+		n := asked
+		b.after(10 * time.Hour)
+		if asked != n {
+			b.Error("read back though nothing changed")
+		}
+
+		b.good(gpu("0000:1f:00.0", "NVIDIA H100"))
+		maps.DeleteFunc(node, func(key, _ string) bool { return key == product })
+		b.after(time.Hour)
+		b.wantLog(1, "refuse gpu.feature.node.kubernetes.io, nvidia.com")
+	})
+}
+
+func TestResultOf(t *testing.T) {
+	for want, err := range map[string]error{
+		resultOK:        nil,
+		resultConflict:  fmt.Errorf("x: %w", &publish.ConflictError{}),
+		resultForbidden: fmt.Errorf("x: %w", &publish.ForbiddenError{Err: errors.New("no")}),
+		resultNoNode:    fmt.Errorf("x: %w", publish.ErrNoNode),
+		resultTwoAgents: fmt.Errorf("x: %w", publish.ErrTwoAgents),
+		resultNoFolder:  fmt.Errorf("x: %w", publish.ErrNoFolder),
+		resultTooLarge:  fmt.Errorf("x: %w", publish.ErrTooLarge),
+		resultNoNFD:     fmt.Errorf("x: %w", publish.ErrNoNodeFeatures),
+		resultThrottled: &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonTooManyRequests, Code: 429, Details: &metav1.StatusDetails{RetryAfterSeconds: 3}}},
+		resultTimeout:   fmt.Errorf("x: %w", context.DeadlineExceeded),
+		resultError:     errors.New("x"),
+	} {
+		if got := resultOf(err); got != want {
+			t.Errorf("%v is %q, want %q", err, got, want)
+		}
+	}
+}
