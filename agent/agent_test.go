@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -80,7 +81,7 @@ func TestLibraryArrivesAfterTheModule(t *testing.T) {
 		b.after(10 * time.Second)
 		b.want(s.set(), stateKey+"=no-driver")
 		b.good(gpu("0000:1f:00.0", "NVIDIA A100-SXM4-40GB"))
-		b.after(12 * time.Second)
+		b.after(5 * time.Second)
 		b.want(s.set(), stateOK, a100Labels)
 	})
 }
@@ -180,15 +181,22 @@ func TestDriverMismatch(t *testing.T) {
 		b.loadDriver("580.173.02")
 		s := &telling{sink{name: "s"}}
 		var events []string
-		event := func(reason, message string) { events = append(events, reason+": "+message) }
+		var mu sync.Mutex
+		event := func(reason, message string) {
+			mu.Lock()
+			defer mu.Unlock()
+			events = append(events, reason+": "+message)
+		}
 		b.start(func(c *Config) { c.Event = event }, s)
 		b.after(time.Minute)
 		b.bad(mismatch)
 		b.after(2 * time.Minute)
 		b.want(s.set(), stateKey+"=driver-mismatch", a100Labels, countKey+"=1", "!"+failedKey)
+		mu.Lock()
 		if len(events) != 1 || !strings.Contains(events[0], "580.173.02") || !strings.Contains(events[0], "580.178.04") {
 			b.Errorf("events are %q", events)
 		}
+		mu.Unlock()
 
 		// A restart holds what is on the Node.
 		b.stop()
@@ -226,7 +234,7 @@ func TestRestartChangesNothing(t *testing.T) {
 		n := s.count()
 		b.logs.buf.Reset()
 		b.answers(func(ctx context.Context) nvml.Answer { // slow, but well
-			time.Sleep(15 * time.Second)
+			pause(ctx, 15*time.Second)
 			return nvml.Answer{Init: nvml.Success, DriverVersion: "580.95.05", CUDADriverVersion: 13000, GPUs: []nvml.GPU{gpu("0000:1f:00.0", "NVIDIA A100-SXM4-40GB")}}
 		})
 		b.start(nil, s)
@@ -269,14 +277,14 @@ func TestGPURemovedAndBack(t *testing.T) {
 		both()
 		s := &telling{sink{name: "s"}}
 		b.start(nil, s)
-		b.after(5 * time.Minute)
+		b.after(5*time.Minute + 500*time.Millisecond) // between two polls
 		model := extraPrefix + "model.nvidia-a100-sxm4-40gb.count"
 		b.want(s.set(), model+"=1", countKey+"=2")
 		before := s.set()
 
 		b.unplug("0000:1f:00.0")
 		b.good(gpu("0000:8b:00.0", "Tesla T4"))
-		b.after(2500 * time.Millisecond)
+		b.after(1900 * time.Millisecond)
 		b.want(s.set(), model+"=1", countKey+"=2") // seen gone once
 		b.after(4 * time.Second)
 		b.want(s.set(), product+"=Tesla-T4", "nvidia.com/gpu.count=1", "!"+model, onBusKey+"=1", stateOK)
@@ -295,11 +303,11 @@ func TestGPUGoneForAMoment(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		s := &telling{sink{name: "s"}}
 		b.start(nil, s)
-		b.after(5 * time.Minute)
+		b.after(5*time.Minute + 500*time.Millisecond) // between two polls
 		before, n := s.set(), s.count()
 		b.unplug("0000:1f:00.0")
 		b.bad(nvml.Answer{Init: nvml.Success})
-		b.after(2100 * time.Millisecond)
+		b.after(1700 * time.Millisecond)
 		b.function("0000:1f:00.0", a100, "nvidia")
 		b.good(gpu("0000:1f:00.0", "NVIDIA A100-SXM4-40GB"))
 		b.after(time.Hour)
@@ -555,14 +563,18 @@ func TestChangeDuringAScan(t *testing.T) {
 		b.start(nil, s)
 		b.after(5 * time.Minute)
 		name := "NVIDIA A100-SXM4-40GB"
-		b.answers(func(context.Context) nvml.Answer {
+		slow := func() {
 			was := name
-			time.Sleep(8 * time.Second)
-			return nvml.Answer{Init: nvml.Success, DriverVersion: "580.95.05", GPUs: []nvml.GPU{gpu("0000:1f:00.0", was)}}
-		})
+			b.answers(func(ctx context.Context) nvml.Answer {
+				pause(ctx, 8*time.Second)
+				return nvml.Answer{Init: nvml.Success, DriverVersion: "580.95.05", GPUs: []nvml.GPU{gpu("0000:1f:00.0", was)}}
+			})
+		}
+		slow()
 		b.loadDriver("590.1")
 		b.after(3 * time.Second)
 		name = "NVIDIA A100 renamed"
+		slow()
 		b.loadDriver("590.2")
 		b.after(16 * time.Second)
 		b.want(s.set(), product+"=NVIDIA-A100-renamed")

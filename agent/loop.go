@@ -316,8 +316,13 @@ func (l *loop) scanAfter(unsettled, failed bool) {
 	case unsettled:
 		l.scanIn(l.config.Poll, "removal")
 	case failed:
-		// Later and later, but no later than if all were well.
-		l.scanIn(l.retries.next(l.config.Poll, l.config.Interval), "retry")
+		// Later and later, but no later than if all were well; and soon for a
+		// while after a change, such as a module for which a library will come.
+		last := l.config.Interval
+		if !l.lastChange.IsZero() && time.Since(l.lastChange) < time.Minute {
+			last = min(last, restlessTime)
+		}
+		l.scanIn(l.retries.next(l.config.Poll, last), "retry")
 	default:
 		l.scanIn(jitter(l.config.Interval), "interval")
 	}

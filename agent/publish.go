@@ -155,8 +155,8 @@ func (p *publisher) due(o *offer, changed bool, now time.Time) (reason, time.Dur
 		return nothing, 0
 	case p.failed:
 		wait := p.retryAt.Sub(now)
-		if changed && p.lastResult == resultNoNode { // it has come
-			wait = min(wait, p.repairAt.Sub(now))
+		if early := p.repairAt.Sub(now); changed && p.lastResult == resultNoNode && early < wait {
+			return repair, early // it has come
 		}
 		return retry, wait
 	case o != p.done:
@@ -195,7 +195,7 @@ func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 	p.mu.Lock()
 	p.changed = false // what changes from now on counts again
 	p.mu.Unlock()
-	if why == repair || why == retry && p.lastResult == resultNoNode {
+	if why == repair {
 		p.repaired(time.Now())
 	}
 	err := p.sink.Publish(limited, set)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -257,10 +259,19 @@ type mute struct {
 }
 
 func (s *mute) Published(ctx context.Context) (labels.Set, error) {
-	if s.err != nil {
-		return nil, s.err
+	s.mu.Lock()
+	err := s.err
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
 	}
 	return s.telling.Published(ctx)
+}
+
+func (s *mute) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
 }
 
 // The agent restarts while the API server is away and NVML hangs.
@@ -271,14 +282,14 @@ func TestRestartWhileAllIsAway(t *testing.T) {
 		b.after(5 * time.Minute)
 		b.stop()
 		before, n := s.set(), s.count()
-		s.err = errors.New("dial tcp: connection refused")
+		s.fail(errors.New("dial tcp: connection refused"))
 		b.answers(hang)
 		b.start(nil, s)
 		b.after(30 * time.Minute)
 		if s.count() != n {
 			b.Error("labels were published without knowing what there is")
 		}
-		s.err = nil
+		s.fail(nil)
 		b.after(5 * time.Minute)
 		got := s.set()
 		b.want(got, stateKey+"=timeout")
@@ -294,9 +305,12 @@ func TestReadBack(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		s := &telling{sink{name: "s"}}
 		node := labels.Set{}
-		asked := 0
+		var asked atomic.Int32
+		var mu sync.Mutex
 		read := func(_ context.Context, set labels.Set) (missing []string, err error) {
-			asked++
+			mu.Lock()
+			defer mu.Unlock()
+			asked.Add(1)
 			for key, value := range set {
 				if node[key] != value {
 					missing = append(missing, key)
@@ -305,31 +319,38 @@ func TestReadBack(t *testing.T) {
 			return missing, nil
 		}
 		var events []string
-		event := func(reason, message string) { events = append(events, reason) }
+		event := func(reason, _ string) {
+			mu.Lock()
+			defer mu.Unlock()
+			events = append(events, reason)
+		}
 		a := b.start(func(c *Config) { c.ReadBack, c.Event = read, event }, s)
 		b.after(2*time.Minute + 50*time.Second)
-		if asked != 0 {
+		if asked.Load() != 0 {
 			b.Error("read back before three intervals")
 		}
 		b.after(time.Hour)
 		b.wantLog(1, "the Node has none of them")
+		mu.Lock()
 		if len(events) != 1 || events[0] != "LabelsMissing" {
 			b.Errorf("events are %v", events)
 		}
+		mu.Unlock()
 		if got := scrape(b, a)["gpu_labeller_missing_labels"]; got != 37 {
 			b.Errorf("metric is %v", got)
 		}
+		mu.Lock()
 		node = s.set()
+		mu.Unlock()
 		b.after(5 * time.Minute)
 		b.wantLog(1, "the labels are on the Node")
-		n := asked
+		n := asked.Load()
 		b.after(10 * time.Hour)
-		if asked != n {
+		if asked.Load() != n {
 			b.Error("read back though nothing changed")
 		}
 
-		b.good(gpu("0000:1f:00.0", "NVIDIA H100"))
-		maps.DeleteFunc(node, func(key, _ string) bool { return key == product })
+		b.good(gpu("0000:1f:00.0", "NVIDIA H100")) // and nothing writes the Node
 		b.after(time.Hour)
 		b.wantLog(1, "refuse gpu.feature.node.kubernetes.io, nvidia.com")
 	})

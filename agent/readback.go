@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,7 @@ func (l *loop) startReadBack() {
 		ctx, cancel := context.WithTimeout(l.ctx, sinkLimit)
 		defer cancel()
 		keys, err := l.config.ReadBack(ctx, set)
+		slices.Sort(keys)
 		deliver(l.ctx, l.readBack.results, missing{keys, len(set), err})
 	}()
 }

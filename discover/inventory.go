@@ -3,6 +3,8 @@
 package discover
 
 import (
+	"cmp"
+	"math"
 	"slices"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
@@ -15,6 +17,10 @@ type Inventory struct {
 	// Functions are the PCI functions of the classes asked for, and all of
 	// vendor NVIDIA, by address.
 	Functions []pci.Function
+
+	// Unread is the number of functions of which class or vendor could not be
+	// read: they may be GPUs.
+	Unread int
 
 	// GPUs are the GPUs of the host: one for each PCI function that is a GPU,
 	// and those that only NVML knows of (WSL, integrated GPUs). By PCI
@@ -192,9 +198,15 @@ func sortGPUs(gpus []GPU) {
 			return -1
 		case b.Function != nil:
 			return 1
-		case a.NVML != nil && b.NVML != nil:
-			return a.NVML.Index - b.NVML.Index
 		}
-		return 0
+		return cmp.Compare(index(&a), index(&b))
 	})
+}
+
+// index is a GPU's NVML index; those that have none come last.
+func index(g *GPU) int {
+	if g.NVML == nil {
+		return math.MaxInt
+	}
+	return g.NVML.Index
 }

@@ -70,6 +70,7 @@ func (inv *Inventory) scanPCI(host Host) error {
 	})
 	inv.Functions = functions
 	truncated := false
+	unread := map[string]bool{}
 	for _, p := range problems {
 		if errors.Is(p, pci.ErrConfigTruncated) {
 			truncated = true
@@ -79,12 +80,16 @@ func (inv *Inventory) scanPCI(host Host) error {
 		var field *pci.FieldError
 		if errors.As(p, &field) {
 			problem.Device = field.Address
+			if !errors.Is(p, pci.ErrGone) && !inv.has(field.Address) {
+				unread[field.Address] = true
+			}
 			if field.Field == "config" {
 				problem.Cure = "it decides the vgpu labels"
 			}
 		}
 		inv.problem(problem)
 	}
+	inv.Unread = len(unread)
 	if truncated {
 		inv.problem(Problem{
 			Source: "pci",
@@ -96,6 +101,11 @@ func (inv *Inventory) scanPCI(host Host) error {
 		inv.problem(Problem{Source: "pci", Text: err.Error(), Cure: "is /sys mounted, and readable?"})
 	}
 	return err
+}
+
+// has tells whether a function of that address was found.
+func (inv *Inventory) has(address string) bool {
+	return slices.ContainsFunc(inv.Functions, func(f pci.Function) bool { return f.Address.String() == address })
 }
 
 func (inv *Inventory) readMachine(host Host) {
@@ -241,13 +251,13 @@ func passthrough(driver string) bool {
 
 // addNVML joins NVML's answer with the GPUs on the bus.
 func (inv *Inventory) addNVML(a nvml.Answer) {
-	var waiting []int // GPUs on the bus that NVML should know, by address
+	waiting := 0 // GPUs on the bus that NVML should know
 	for i := range inv.GPUs {
 		if g := &inv.GPUs[i]; g.Vendor == NVIDIA && g.Condition == Failed {
-			waiting = append(waiting, i)
+			waiting++
 		}
 	}
-	if !inv.nvmlState(a, len(waiting)) {
+	if !inv.nvmlState(a, waiting) {
 		return
 	}
 	inv.NVIDIA.DriverVersion, inv.NVIDIA.CUDADriverVersion = a.DriverVersion, a.CUDADriverVersion
@@ -261,77 +271,87 @@ func (inv *Inventory) addNVML(a nvml.Answer) {
 			byAddress[g.Function.Address] = i
 		}
 	}
-	var homeless []*nvml.GPU // answers that name no function of ours
-	var lost []*nvml.GPU     // GPUs that NVML counts and gives no handle for
+	var rest []*nvml.GPU // those that name no function of ours, by index
+	var skip []pci.Address
 	for i := range a.GPUs {
 		n := &a.GPUs[i]
-		switch {
+		switch at, placed := inv.place(byAddress, n); {
 		case skipped(n.Name):
 			if n.PCIAddress != nil {
-				inv.drop(byAddress, *n.PCIAddress)
+				skip = append(skip, *n.PCIAddress)
 			}
-		case n.Handle != "" && n.Handle != nvml.Success:
-			lost = append(lost, n)
-		case n.PCIAddress == nil:
-			homeless = append(homeless, n)
+		case placed:
+			inv.answer(&inv.GPUs[at], n)
 		default:
-			if at, ok := byAddress[*n.PCIAddress]; ok {
-				inv.answer(&inv.GPUs[at], n)
-			} else {
-				homeless = append(homeless, n)
-			}
+			rest = append(rest, n)
 		}
 	}
-	inv.settle(homeless, lost)
+	inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g GPU) bool {
+		return g.Vendor == NVIDIA && g.Function != nil && slices.Contains(skip, g.Function.Address)
+	})
+	inv.settle(rest)
 }
 
-// settle places the answers that name no function on the bus. They are GPUs
-// that are not on PCI (WSL, integrated ones), unless as many functions stand
-// unanswered as there are answers without an address.
-func (inv *Inventory) settle(homeless, lost []*nvml.GPU) {
+// place finds the function that NVML says a GPU is.
+func (inv *Inventory) place(byAddress map[pci.Address]int, n *nvml.GPU) (at int, ok bool) {
+	if !n.HasHandle() || n.PCIAddress == nil {
+		return 0, false
+	}
+	at, ok = byAddress[*n.PCIAddress]
+	if ok && inv.GPUs[at].NVML != nil {
+		inv.problem(Problem{
+			Source: "nvml",
+			Device: n.PCIAddress.String(),
+			Text:   fmt.Sprintf("GPU %s: NVML gives its address to GPU %d, too", n.PCIAddress, n.Index),
+		})
+		return 0, false
+	}
+	return at, ok
+}
+
+// settle finds a place for what names no function on the bus: GPUs that NVML
+// gives no handle for, whose address it cannot tell, or tells otherwise than
+// sysfs (WSL, some hypervisors), and GPUs that are not on PCI at all. Each but
+// the last stands for one of the functions that nothing was said of, as long as
+// there are any, so that no GPU is counted twice; NVML counts in the order of
+// addresses, mostly.
+func (inv *Inventory) settle(rest []*nvml.GPU) {
 	var silent []int
 	for i := range inv.GPUs {
 		if g := &inv.GPUs[i]; g.Vendor == NVIDIA && g.Condition == Failed && g.NVML == nil {
 			silent = append(silent, i)
 		}
 	}
-	noAddress := 0
-	for _, n := range homeless {
-		if n.PCIAddress == nil {
-			noAddress++
+	onBus := 0
+	for _, n := range rest {
+		if !n.OffBus() {
+			onBus++
 		}
 	}
-	pair := noAddress == len(silent)
-	for _, n := range homeless {
-		if pair && n.PCIAddress == nil {
-			inv.answer(&inv.GPUs[silent[0]], n)
+	sure := onBus == len(silent) // else which is which is a guess
+	for _, n := range rest {
+		g := &GPU{Vendor: NVIDIA, Condition: Failed}
+		placed := false
+		if !n.OffBus() && len(silent) > 0 {
+			g, placed = &inv.GPUs[silent[0]], true
 			silent = silent[1:]
-			continue
 		}
-		g := GPU{Vendor: NVIDIA}
-		inv.answer(&g, n)
-		inv.GPUs = append(inv.GPUs, g)
+		if n.HasHandle() {
+			inv.answer(g, n)
+		} else {
+			p := Problem{Source: "nvml", Text: fmt.Sprintf("NVML gives no handle for GPU %d: %s", n.Index, n.Handle), Cure: cureFor(n.Handle)}
+			if placed && sure {
+				p.Device = g.Function.Address.String()
+				p.Text = fmt.Sprintf("GPU %s: NVML gives no handle for it (index %d): %s", p.Device, n.Index, n.Handle)
+			}
+			inv.problem(p)
+		}
+		if !placed {
+			inv.GPUs = append(inv.GPUs, *g)
+		}
 	}
-	// A GPU without a handle is one of the silent functions. Which one can be
-	// told when there are as many: NVML counts in the order of addresses. Where
-	// there are too few (WSL), it counts by itself.
-	named := len(lost) == len(silent)
-	for i, n := range lost {
-		p := Problem{
-			Source: "nvml",
-			Text:   fmt.Sprintf("NVML gives no handle for GPU %d: %s", n.Index, n.Handle),
-			Cure:   cureFor(n.Handle),
-		}
-		if named {
-			p.Device = inv.GPUs[silent[i]].Function.Address.String()
-			p.Text = fmt.Sprintf("GPU %s: NVML gives no handle for it (index %d): %s", p.Device, n.Index, n.Handle)
-		} else if i >= len(silent) {
-			inv.GPUs = append(inv.GPUs, GPU{Vendor: NVIDIA, Condition: Failed})
-		}
-		inv.problem(p)
-	}
-	if named {
-		return
+	if onBus > 0 && !sure {
+		return // what is silent may be one of those that were named
 	}
 	for _, i := range silent {
 		f := inv.GPUs[i].Function
@@ -357,20 +377,6 @@ func silentCure(f *pci.Function) string {
 // skipped names the display adapters of DGX stations, which NVIDIA's own tools
 // do not count as GPUs.
 func skipped(name string) bool { return name == "DGX Display" || name == "NVIDIA DGX Display" }
-
-func (inv *Inventory) drop(byAddress map[pci.Address]int, a pci.Address) {
-	at, ok := byAddress[a]
-	if !ok {
-		return
-	}
-	inv.GPUs = slices.Delete(inv.GPUs, at, at+1)
-	delete(byAddress, a)
-	for k, i := range byAddress {
-		if i > at {
-			byAddress[k] = i - 1
-		}
-	}
-}
 
 // answer takes over what NVML said of a GPU.
 func (inv *Inventory) answer(g *GPU, n *nvml.GPU) {
@@ -410,6 +416,8 @@ func (inv *Inventory) answer(g *GPU, n *nvml.GPU) {
 // is what the driver does not support or does not let us see.
 func fatal(field string, code nvml.Code) bool {
 	switch {
+	case field == "nvlink":
+		return false // either of two GPUs may be at fault
 	case code == nvml.GPUIsLost || code == nvml.ResetRequired:
 		return true
 	case code.Absent() || code == nvml.NoPermission:
@@ -450,7 +458,9 @@ func cureFor(code nvml.Code) string {
 // answer to use.
 func (inv *Inventory) nvmlState(a nvml.Answer, n int) bool {
 	report := func(state State, text, cure string) bool {
-		inv.NVIDIA.State = state
+		if n > 0 { // without hardware it is nobody's state
+			inv.NVIDIA.State = state
+		}
 		inv.problem(Problem{Source: "nvml", Text: text, Cure: cure})
 		return false
 	}

@@ -263,7 +263,7 @@ func nvlinkLabels(s Set, gpus []*discover.GPU) {
 			case hasPeer(a, b) || hasPeer(b, a):
 				linked++
 				versions = append(versions, nvlinkVersion(a), nvlinkVersion(b))
-			case !answered(a, "nvlink") && !answered(b, "nvlink"):
+			case !answered(a, "nvlink") || !answered(b, "nvlink"):
 				unknown = true
 			}
 		}

@@ -200,9 +200,6 @@ func migCapable(gpus []*discover.GPU) (capable, known bool) {
 // answered reports whether NVML answered a query of a GPU, be it that the GPU
 // or the library does not support it.
 func answered(g *discover.GPU, field string) bool {
-	switch g.NVML.Errors[field] {
-	case "", nvml.NotSupported, nvml.FunctionNotFound:
-		return true
-	}
-	return false
+	code := g.NVML.Errors[field]
+	return code == "" || code.Absent()
 }

@@ -132,21 +132,32 @@ func (f *FeatureFile) openFolder() (*os.Root, error) {
 // unchanged reports whether the file says set already, with enough time left.
 // What cannot be read is to be replaced.
 func (f *FeatureFile) unchanged(dir *os.Root, set labels.Set) bool {
-	fi, err := dir.Lstat(f.name())
-	if err != nil || !fi.Mode().IsRegular() || fi.Mode().Perm() != 0o644 || fi.Size() > maxFeatureFile {
-		return false
-	}
-	file, err := dir.Open(f.name())
-	if err != nil {
-		return false
-	}
-	defer file.Close()
-	old, err := io.ReadAll(io.LimitReader(file, maxFeatureFile))
+	old, err := f.read(dir, 0o644)
 	if err != nil {
 		return false
 	}
 	expiry := expiryIn(old)
 	return bytes.Equal(old, render(set, expiry)) && f.fresh(expiry)
+}
+
+// errNotOurs reports something in the file's place that we did not write.
+var errNotOurs = errors.New("not a file as we write it")
+
+// read reads the file, if it has the mode and the size that ours has.
+func (f *FeatureFile) read(dir *os.Root, mode fs.FileMode) ([]byte, error) {
+	fi, err := dir.Lstat(f.name())
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() || fi.Mode().Perm() != mode || fi.Size() > maxFeatureFile {
+		return nil, errNotOurs
+	}
+	file, err := dir.Open(f.name())
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, maxFeatureFile))
 }
 
 func (f *FeatureFile) fresh(expiry time.Time) bool {

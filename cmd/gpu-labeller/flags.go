@@ -34,6 +34,7 @@ type flags struct {
 	configFile string
 	hostFile   string
 	source     source
+	agent      agentFlags
 }
 
 // source says which host is read and how.
@@ -65,6 +66,7 @@ func (f *flags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.configFile, "config-file", "", "the NVIDIA device plugin's configuration file: how GPUs are shared, and flags that are not given here")
 	fs.StringVar(&f.hostFile, "host", "", "replay a host recorded with gpu-labeller snapshot (- for standard input), instead of this one")
 	f.source.register(cmd)
+	f.agent.register(cmd)
 	_ = cmd.MarkFlagFilename("host", "txtar")
 	_ = cmd.MarkFlagFilename("config-file", "yaml", "yml", "json")
 	_ = cmd.RegisterFlagCompletionFunc("pci-classes", cobra.NoFileCompletions)

@@ -93,7 +93,8 @@ Exit codes of --print:
   3  GPUs on the bus, but no driver or no NVML library
   4  the NVML library and the kernel module are of different versions
   5  NVML did not answer in time
-  6  /sys/bus/pci/devices cannot be read
+  6  /sys/bus/pci/devices cannot be read, or no GPU was found and a PCI function
+     that may be one cannot be read
   7  no permission to open the GPUs
   8  NVML crashed or could not be initialised, or no GPU answered
 With codes 3 to 8, the labels that could be told are printed all the same.`,
@@ -117,15 +118,15 @@ With codes 3 to 8, the labels that could be told are printed all the same.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !f.print {
-				return &exitError{exitUsage, errors.New("say --print to print this host's labels, or --help for all there is")}
+			if f.print {
+				return printLabels(cmd, &f)
 			}
-			return printLabels(cmd, &f)
+			return runAgent(cmd, &f)
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
 	f.register(cmd)
-	cmd.AddCommand(newSnapshotCommand(), newVersionCommand())
+	cmd.AddCommand(newSnapshotCommand(), newCleanupCommand(), newVersionCommand())
 	return cmd
 }
 

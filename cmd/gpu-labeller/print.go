@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
+	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -24,26 +27,10 @@ func printLabels(cmd *cobra.Command, f *flags) error {
 	if err != nil {
 		return err
 	}
-	if f.hostFile != "" {
-		if cmd.Flags().Changed("root") {
-			return &exitError{exitUsage, errors.New("--host and --root each name a host: give one of them")}
-		}
-		dir, err := extract(f.hostFile)
-		if err != nil {
-			return &exitError{exitUsage, fmt.Errorf("--host: %w", err)}
-		}
-		defer os.RemoveAll(dir)
-		f.source.root = dir
-	}
-	if err := f.source.check(); err != nil {
-		return err
-	}
-	host, err := f.source.host()
+	inv, scanErr, err := f.scan(cmd, opts)
 	if err != nil {
 		return err
 	}
-	host.Class = opts.WantsClass
-	inv, scanErr := discover.Scan(cmd.Context(), host)
 	set, rejected := labels.Compute(inv, opts)
 
 	out, diagnostics := cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -52,12 +39,12 @@ func printLabels(cmd *cobra.Command, f *flags) error {
 	} else {
 		err = writeReport(out, f.output.value, inv, set, rejected)
 		for _, p := range inv.Problems {
-			fmt.Fprintln(diagnostics, "warning:", p)
+			fmt.Fprintln(diagnostics, "warning:", printable(p.String()))
 		}
 		for _, r := range rejected {
-			fmt.Fprintln(diagnostics, "warning:", r)
+			fmt.Fprintln(diagnostics, "warning:", printable(r.String()))
 		}
-		if len(inv.GPUs) == 0 && scanErr == nil {
+		if len(inv.GPUs) == 0 && exitCode(inv, scanErr) == exitOK {
 			fmt.Fprintln(diagnostics, "no GPU found")
 		}
 	}
@@ -70,11 +57,50 @@ func printLabels(cmd *cobra.Command, f *flags) error {
 	return nil
 }
 
+// scan reads the host that the flags name. The first error is discover.Scan's,
+// with which there is an inventory all the same.
+func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inventory, scanErr, err error) {
+	// A signal ends the child and removes what a recorded host was extracted to.
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if cmd.Flags().Changed("host") {
+		if cmd.Flags().Changed("root") {
+			return nil, nil, &exitError{exitUsage, errors.New("--host and --root each name a host: give one of them")}
+		}
+		dir, err := extract(f.hostFile)
+		if err != nil {
+			return nil, nil, &exitError{exitUsage, fmt.Errorf("--host: %w", err)}
+		}
+		defer os.RemoveAll(dir)
+		f.source.root = dir
+	}
+	if err := f.source.check(); err != nil {
+		return nil, nil, err
+	}
+	host, err := f.source.host()
+	if err != nil {
+		return nil, nil, err
+	}
+	host.Class = opts.WantsClass
+	inv, scanErr = discover.Scan(ctx, host)
+	if ctx.Err() != nil {
+		return nil, nil, errors.New("interrupted")
+	}
+	return inv, scanErr, nil
+}
+
 // extract writes a recorded host into a new folder, which the caller removes.
 func extract(file string) (string, error) {
+	if file == "" {
+		return "", errors.New("name a file, or - for standard input")
+	}
 	f, err := hostfile.Read(file)
 	if err != nil {
 		return "", err
+	}
+	if f.NVML == nil {
+		// This host's NVML is not that one's.
+		f.NVML = &nvml.Answer{Init: nvml.LibraryNotFound, Detail: "the recorded host has no nvml.yaml"}
 	}
 	dir, err := os.MkdirTemp("", "gpu-labeller-host-")
 	if err != nil {
@@ -88,7 +114,7 @@ func extract(file string) (string, error) {
 }
 
 func exitCode(inv *discover.Inventory, scanErr error) int {
-	if scanErr != nil {
+	if scanErr != nil || len(inv.GPUs) == 0 && inv.Unread > 0 {
 		return exitSysfs
 	}
 	switch inv.State() {

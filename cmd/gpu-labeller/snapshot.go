@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"runtime"
 
 	"github.com/google/renameio/v2"
@@ -58,11 +60,7 @@ label, stays. FILE may be - for standard output.`,
 				_, err = cmd.OutOrStdout().Write(text)
 				return err
 			}
-			if err := renameio.WriteFile(args[0], text, 0o644); err != nil {
-				var path *fs.PathError
-				if errors.As(err, &path) {
-					err = path.Err // not the name of a temporary file
-				}
+			if err := write(args[0], text); err != nil {
 				return fmt.Errorf("writing %s: %w", args[0], err)
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "recorded to %s: %s\n", args[0], asked(answer))
@@ -77,6 +75,29 @@ label, stays. FILE may be - for standard output.`,
 	}
 	s.register(cmd)
 	return cmd
+}
+
+// write makes text the content of a file, at once or not at all. What is not a
+// file, such as a pipe or a device, is written to and stays what it is.
+func write(name string, text []byte) error {
+	if target, err := filepath.EvalSymlinks(name); err == nil {
+		name = target
+	}
+	var err error
+	if st, statErr := os.Stat(name); statErr == nil && !st.Mode().IsRegular() {
+		var f *os.File
+		if f, err = os.OpenFile(name, os.O_WRONLY, 0); err == nil {
+			_, err = f.Write(text)
+			err = errors.Join(err, f.Close())
+		}
+	} else {
+		err = renameio.WriteFile(name, text, 0o644)
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err // not the name of a temporary file
+	}
+	return err
 }
 
 // asked says in a few words what came of asking NVML.

@@ -33,7 +33,7 @@ func writeTable(out io.Writer, inv *discover.Inventory, set labels.Set, rejected
 			if g.NUMANode != nil {
 				numa = strconv.Itoa(*g.NUMANode)
 			}
-			row := []string{g.PCIAddress, string(g.Vendor), printable(g.Product), memory, g.Driver, g.MIG.String(), numa, string(g.Condition)}
+			row := []string{g.PCIAddress, string(g.Vendor), printable(g.Product), memory, printable(g.Driver), g.MIG.String(), numa, string(g.Condition)}
 			for i := range row {
 				if row[i] == "" {
 					row[i] = "-"
@@ -48,7 +48,7 @@ func writeTable(out io.Writer, inv *discover.Inventory, set labels.Set, rejected
 		for _, p := range inv.Problems {
 			fmt.Fprintln(w, "  "+printable(p.Text))
 			if p.Cure != "" {
-				fmt.Fprintln(w, "    cure: "+p.Cure)
+				fmt.Fprintln(w, "    cure: "+printable(p.Cure))
 			}
 		}
 		for _, r := range rejected {

@@ -58,16 +58,17 @@ func Read(name string) (*File, error) {
 	if name == "-" {
 		return readFrom(os.Stdin, "standard input")
 	}
+	// Opening a FIFO would wait for a writer.
+	if st, err := os.Stat(name); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: a recorded host is a file", name)
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil {
-		return nil, err
-	} else if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: a recorded host is a file", name)
-	}
 	return readFrom(f, name)
 }
 
@@ -158,27 +159,27 @@ func (f *File) Extract(dir string) error {
 			return err
 		}
 	}
-	for name, content := range f.Files {
+	for _, name := range sortedKeys(f.Files) {
 		if !local(name) {
 			continue
 		}
 		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 			return err
 		}
-		if err := root.WriteFile(name, content, 0o644); err != nil {
+		if err := root.WriteFile(name, f.Files[name], 0o644); err != nil {
 			return err
 		}
 	}
-	for name, target := range f.Links {
+	for _, name := range sortedKeys(f.Links) {
 		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 			return err
 		}
-		if err := root.Symlink(target, name); err != nil {
+		if err := root.Symlink(f.Links[name], name); err != nil {
 			return err
 		}
 	}
 	// A chain of links may climb out where none does by itself.
-	for name := range f.Links {
+	for _, name := range sortedKeys(f.Links) {
 		if _, err := root.Stat(name); err != nil && !errors.Is(err, os.ErrNotExist) && !isLoop(err) {
 			return fmt.Errorf("symlink %s: %w", name, err)
 		}

@@ -5,30 +5,25 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 )
 
 // ReadNVML reads what NVML answered from nvml.yaml in a folder that holds a
 // recorded host. It is nil when there is no such file.
 func ReadNVML(dir string) (*nvml.Answer, error) {
-	f, err := os.Open(filepath.Join(dir, nvmlFile))
+	text, err := hostfs.Root(dir).ReadFile(nvmlFile, maxSize)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSize))
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, nvmlFile), err)
 	}
 	return parseNVML(text)
 }
@@ -49,6 +44,9 @@ func parseNVML(text []byte) (*nvml.Answer, error) {
 	var a nvml.Answer
 	if err := d.Decode(&a); err != nil {
 		return nil, fmt.Errorf("%s: %s", nvmlFile, strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if len(a.GPUs) > nvml.MaxGPUs {
+		return nil, fmt.Errorf("%s: %d GPUs: a host has at most %d", nvmlFile, len(a.GPUs), nvml.MaxGPUs)
 	}
 	if a.Failure == nil && !a.Init.Known() {
 		return nil, fmt.Errorf("%s: init: %q: want SUCCESS or another code of nvml.h without NVML_ERROR_", nvmlFile, a.Init)

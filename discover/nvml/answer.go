@@ -95,6 +95,17 @@ type GPU struct {
 	Errors Errors `json:"errors,omitempty"`
 }
 
+// HasHandle tells whether NVML gave a handle for the GPU, without which nothing
+// can be asked of it.
+func (g *GPU) HasHandle() bool { return g.Handle == "" || g.Handle == Success }
+
+// OffBus tells a GPU that is not on a PCI bus from one whose address NVML could
+// not tell.
+func (g *GPU) OffBus() bool {
+	code := g.Errors["pci_address"]
+	return g.HasHandle() && g.PCIAddress == nil && (code == "" || code.Absent())
+}
+
 // ComputeCapability is CUDA's major.minor, e.g. 9.0.
 type ComputeCapability struct {
 	Major int `json:"major"`

@@ -1,7 +1,6 @@
 package nvml
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,6 +38,9 @@ const (
 // The caller exits with the code returned.
 func RunChild(driverRoot string) int {
 	debug.SetGCPercent(-1) // the process is over before a collection would pay
+	// Pdeathsig is lost when the program file has capabilities of its own.
+	runtime.LockOSThread()
+	_ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
 	// The library may print; what it prints must not end up in the answer.
 	out, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
 	if err == nil {
@@ -78,11 +80,15 @@ type Prober struct {
 // every GPU anew.
 const DefaultTimeout = 20 * time.Second
 
-// child is a running child process.
+// child is a running child process. NVML may start processes of its own, such as
+// nvidia-modprobe, and they may outlive it with its pipes open: nothing here
+// waits for the end of a pipe.
 type child struct {
 	process *os.Process
+	out     *os.File      // where its answer comes from
 	ended   chan struct{} // closed when it has been reaped
 	err     error         // how it ended; read after ended is closed
+	said    chan string   // the beginning of its standard error
 }
 
 // Ask starts a child, waits for its answer and sees that the child is gone.
@@ -107,39 +113,31 @@ func (p *Prober) Ask(ctx context.Context) Answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
-	stderr := &head{max: maxStderr}
-	c, out, err := p.start(stderr)
+	c, err := p.start()
 	if err != nil {
 		return failed(Crash, "the NVML child process could not be started: %v", err)
 	}
 	type output struct {
-		data []byte
-		err  error
+		answer Answer
+		err    error
 	}
 	read := make(chan output, 1)
 	go func() {
-		data, err := io.ReadAll(io.LimitReader(out, maxAnswer+1))
-		out.Close() // a child that writes on gets SIGPIPE
-		read <- output{data, err}
+		answer, err := decode(c.out)
+		c.out.Close() // a child that writes on gets SIGPIPE
+		read <- output{answer, err}
 	}()
 
 	select {
 	case got := <-read:
-		var answer Answer
-		decodeErr := got.err
-		if decodeErr == nil {
-			answer, decodeErr = decode(got.data)
+		p.reap(c, reapTime) // it may be about to end by itself, with the better reason
+		if got.err != nil {
+			return failed(Crash, "%s", c.crashText(got.err))
 		}
-		if decodeErr != nil {
-			// It may be about to end by itself, with the better reason.
-			p.reap(c, reapTime)
-			return failed(Crash, "%s", crashText(c, decodeErr, stderr))
-		}
-		p.reap(c, reapTime)
-		return answer
+		return got.answer
 	case <-ctx.Done():
 		p.kill(c)
-		out.Close()
+		c.out.Close()
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return failed(Timeout, "NVML did not answer within %v", timeout)
 		}
@@ -151,22 +149,36 @@ func failed(kind FailureKind, format string, args ...any) Answer {
 	return Answer{Failure: &Failure{Kind: kind, Text: fmt.Sprintf(format, args...)}}
 }
 
-func (p *Prober) start(stderr io.Writer) (*child, *os.File, error) {
+// childVariable marks the child's environment: a program that does not know
+// ChildCommand, as a test binary may not, must not start itself for ever.
+const childVariable = "GPU_LABELLER_NVML_CHILD"
+
+func (p *Prober) start() (*child, error) {
+	if os.Getenv(childVariable) != "" {
+		return nil, errors.New("this is one, and its program does not know the command " + ChildCommand)
+	}
 	executable := p.Executable
 	if executable == "" {
 		executable = "/proc/self/exe"
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	stderr, stderrEnd, err := os.Pipe()
+	if err != nil {
+		r.Close()
+		w.Close()
+		return nil, err
 	}
 	cmd := exec.Command(executable, ChildCommand, p.DriverRoot)
 	cmd.Args[0] = "gpu-labeller-nvml"
-	cmd.Stdout, cmd.Stderr = w, stderr
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOTRACEBACK=none")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stdout, cmd.Stderr = w, stderrEnd
+	cmd.Env = append(os.Environ(), childVariable+"=1", "GOMAXPROCS=1", "GOTRACEBACK=none")
+	// A group of its own, so that what NVML started can be ended with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 
-	c := &child{ended: make(chan struct{})}
+	c := &child{out: r, ended: make(chan struct{}), said: make(chan string, 1)}
 	started := make(chan error)
 	go func() {
 		// The kernel sends Pdeathsig when the thread that forked ends, not the
@@ -175,6 +187,7 @@ func (p *Prober) start(stderr io.Writer) (*child, *os.File, error) {
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		w.Close()
+		stderrEnd.Close()
 		if err != nil {
 			started <- err
 			return
@@ -186,9 +199,25 @@ func (p *Prober) start(stderr io.Writer) (*child, *os.File, error) {
 	}()
 	if err := <-started; err != nil {
 		r.Close()
-		return nil, nil, err
+		stderr.Close()
+		return nil, err
 	}
-	return c, r, nil
+	go c.listen(stderr)
+	return c, nil
+}
+
+// listen keeps the beginning of what the child says on standard error, and reads
+// on so that it is not held up. Without the child it ends at the end of the pipe
+// or a little later.
+func (c *child) listen(stderr *os.File) {
+	defer stderr.Close()
+	go func() {
+		<-c.ended
+		_ = stderr.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	}()
+	beginning, _ := io.ReadAll(io.LimitReader(stderr, maxStderr))
+	c.said <- firstLine(beginning)
+	_, _ = io.Copy(io.Discard, stderr)
 }
 
 // reap waits for the child to end, and kills it when it does not.
@@ -203,6 +232,11 @@ func (p *Prober) reap(c *child, wait time.Duration) {
 }
 
 func (p *Prober) kill(c *child) {
+	select {
+	case <-c.ended:
+	default:
+		_ = syscall.Kill(-c.process.Pid, syscall.SIGKILL) // not reaped, so the group is its own
+	}
 	_ = c.process.Kill() // an error means that it has ended
 	t := time.NewTimer(reapTime)
 	defer t.Stop()
@@ -215,65 +249,71 @@ func (p *Prober) kill(c *child) {
 
 var errTooLong = fmt.Errorf("it wrote more than %d bytes", maxAnswer)
 
-// decode reads an answer: exactly one JSON object, bounded in size.
-func decode(data []byte) (Answer, error) {
-	if len(data) > maxAnswer {
-		return Answer{}, errTooLong
-	}
-	if len(bytes.TrimSpace(data)) == 0 {
-		return Answer{}, errors.New("it wrote nothing")
-	}
+// MaxGPUs is more than any host has; NVML and recorded hosts may say anything.
+const MaxGPUs = 1024
+
+// decode reads an answer: one JSON object, bounded in size. What follows it is of
+// no interest.
+func decode(r io.Reader) (Answer, error) {
+	limited := &io.LimitedReader{R: r, N: maxAnswer}
 	var a Answer
-	if err := json.Unmarshal(data, &a); err != nil {
+	err := json.NewDecoder(limited).Decode(&a)
+	switch {
+	case err != nil && limited.N == 0:
+		return Answer{}, errTooLong
+	case err == io.EOF:
+		return Answer{}, errors.New("it wrote nothing")
+	case err != nil:
 		return Answer{}, fmt.Errorf("its answer: %w", err)
 	}
-	if a.Failure == nil && a.Init == "" {
-		return Answer{}, errors.New("its answer says nothing")
+	return a, a.check()
+}
+
+// check refuses an answer that says nothing, or nothing that can be.
+func (a *Answer) check() error {
+	switch {
+	case a.Failure == nil && a.Init == "":
+		return errors.New("its answer says nothing")
+	case len(a.GPUs) > MaxGPUs:
+		return fmt.Errorf("its answer has %d GPUs", len(a.GPUs))
 	}
-	return a, nil
+	return nil
 }
 
 // crashText says how a child ended that gave no answer: by a signal, with an
 // exit code, or with nonsense.
-func crashText(c *child, decodeErr error, stderr *head) string {
+func (c *child) crashText(decodeErr error) string {
 	text := "the NVML child process gave no answer: " + decodeErr.Error()
 	var exit *exec.ExitError
 	select {
 	case <-c.ended:
-		// One that wrote too much was ended by our closing the pipe.
-		if decodeErr != errTooLong && errors.As(c.err, &exit) {
+		if !errors.As(c.err, &exit) {
+			break
+		}
+		switch status, ok := exit.Sys().(syscall.WaitStatus); {
+		case !ok || !status.Signaled():
 			text = "the NVML child process ended with " + exit.String()
-			if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-				text = "the NVML child process was ended by signal " + status.Signal().String()
-			}
+		case status.Signal() == syscall.SIGPIPE: // by our closing the pipe
+		default:
+			text = "the NVML child process was ended by signal " + status.Signal().String()
 		}
 	default:
 	}
-	if first := stderr.firstLine(); first != "" {
-		text += " (" + first + ")"
+	t := time.NewTimer(time.Second)
+	defer t.Stop()
+	select {
+	case said := <-c.said:
+		if said != "" {
+			text += " (" + said + ")"
+		}
+	case <-t.C:
 	}
 	return text
 }
 
-// head keeps the beginning of what is written to it.
-type head struct {
-	max int
-	mu  sync.Mutex
-	buf []byte
-}
-
-func (h *head) Write(b []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.buf = append(h.buf, b[:min(len(b), h.max-len(h.buf))]...)
-	return len(b), nil
-}
-
 // firstLine is the first line that says something, fit for a message.
-func (h *head) firstLine() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	line, _, _ := strings.Cut(strings.TrimSpace(string(h.buf)), "\n")
+func firstLine(text []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	line = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r

@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -230,8 +231,8 @@ func TestChildFails(t *testing.T) {
 }
 
 func TestSymbolMissingThatEveryNVMLHas(t *testing.T) {
-	a := askStandin(t, twoA100, "nvmlDeviceGetName")
-	if a.Failure == nil || a.Failure.Kind != Crash || !strings.Contains(a.Failure.Text, "nvmlDeviceGetName") {
+	a := askStandin(t, twoA100, "nvmlDeviceGetCount", "nvmlDeviceGetCount_v2")
+	if a.Failure == nil || a.Failure.Kind != Crash || !strings.Contains(a.Failure.Text, "nvmlDeviceGetCount") {
 		t.Errorf("answer %+v", a)
 	}
 }
@@ -250,12 +251,13 @@ func TestNonsense(t *testing.T) {
 	tests := []struct{ name, script, want string }{
 		{"nothing", `exit 0`, "wrote nothing"},
 		{"no JSON", `echo hello`, "invalid character"},
-		{"half of it", `printf '{"init":"SUCCESS","gpus":[{"index"'`, "unexpected end"},
-		{"two answers", `printf '{"init":"SUCCESS"}{"init":"SUCCESS"}'`, "after top-level value"},
+		{"half of it", `printf '{"init":"SUCCESS","gpus":[{"index"'`, "unexpected EOF"},
 		{"wrong types", `printf '{"init":"SUCCESS","gpus":"many"}'`, "cannot unmarshal"},
 		{"empty object", `printf '{}'`, "says nothing"},
-		{"100 MB", `head -c 104857600 /dev/zero; exit 0`, "more than"},
-		{"endless", `while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done`, "more than"},
+		{"100 MB", `head -c 104857600 /dev/zero; exit 0`, "invalid character"},
+		{"100 MB of JSON", `printf '{"init":"'; head -c 104857600 /dev/zero | tr '\000' a; exit 0`, "more than"},
+		{"endless", `while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done`, "invalid character"},
+		{"too many GPUs", `printf '{"init":"SUCCESS","gpus":['; i=0; while [ $i -lt 1024 ]; do printf '{"index":0},'; i=$((i+1)); done; printf '{"index":0}]}'`, "1025 GPUs"},
 		{"bad address", `printf '{"init":"SUCCESS","gpus":[{"index":0,"pci_address":"here"}]}'`, "parsing PCI address"},
 		{"stderr is told", `echo 'undefined symbol: nvmlX' >&2; exit 127`, "undefined symbol: nvmlX"},
 		{"terminal escapes", `printf '\033[2Jboo\n' >&2; exit 1`, "[2Jboo"},
@@ -272,6 +274,45 @@ func TestNonsense(t *testing.T) {
 				t.Errorf("unfit for a message: %q", a.Failure.Text)
 			}
 		})
+	}
+}
+
+// NVML starts helpers, such as nvidia-modprobe, that may outlive the child with
+// its pipes open.
+func TestHelpersOutliveTheChild(t *testing.T) {
+	p := Prober{Executable: script(t, `sleep 60 & printf '{"init":"SUCCESS"}'`)}
+	start := time.Now()
+	for range 2 {
+		mustAnswer(t, p.Ask(context.Background()))
+	}
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("waited for the helper: %v", took)
+	}
+}
+
+func TestHelpersEndWithAHungChild(t *testing.T) {
+	pid := filepath.Join(t.TempDir(), "pid")
+	p := Prober{Executable: script(t, `sleep 60 & echo $! >`+pid+`; wait`), Timeout: time.Second}
+	if a := p.Ask(context.Background()); a.Failure == nil || a.Failure.Kind != Timeout {
+		t.Fatalf("failure %+v", a.Failure)
+	}
+	text, err := os.ReadFile(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(text)) + "/stat")
+	if err == nil && !strings.Contains(string(stat), ") Z ") {
+		t.Errorf("the helper is still there: %s", stat)
+	}
+}
+
+// A program that does not know the child's command must not start itself for
+// ever.
+func TestChildDoesNotStartChildren(t *testing.T) {
+	t.Setenv(childVariable, "1")
+	p := Prober{}
+	if a := p.Ask(context.Background()); a.Failure == nil || !strings.Contains(a.Failure.Text, "does not know the command") {
+		t.Errorf("failure %+v", a.Failure)
 	}
 }
 
@@ -386,7 +427,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"init":"SUCCESS","gpus":null,"errors":{"gpus":"UNKNOWN"}}`))
 	f.Add([]byte("{"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		a, err := decode(data)
+		a, err := decode(bytes.NewReader(data))
 		if err == nil && a.Failure == nil && a.Init == "" {
 			t.Error("an answer that says nothing")
 		}

@@ -27,6 +27,9 @@ const (
 	ArgumentVersion  Code = "ARGUMENT_VERSION_MISMATCH"
 	Deprecated       Code = "DEPRECATED"
 	Unknown          Code = "UNKNOWN"
+
+	// outOfRange is ours: NVML answered what cannot be.
+	outOfRange Code = "OUT_OF_RANGE"
 )
 
 var codes = map[nvml.Return]Code{
@@ -79,7 +82,7 @@ func (c Code) Known() bool {
 		}
 	}
 	_, err := strconv.Atoi(string(c))
-	return err == nil
+	return err == nil || c == outOfRange
 }
 
 // Absent tells whether the code means that the driver or the GPU has no such

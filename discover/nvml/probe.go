@@ -7,6 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/pci"
+	"github.com/gpu-labeller/gpu-labeller/internal/footprint"
 )
 
 // probe loads NVML and asks everything. It runs in the child process: a call
@@ -18,6 +19,7 @@ func probe(driverRoot string) Answer {
 		return a
 	}
 	p := prober{lib: nvml.New(nvml.WithLibraryPath(a.Library))}
+	_ = footprint.Trim() // NVML takes 20 MB to initialise, and our start-up is over
 	if a.Init = codeOf(p.lib.Init()); a.Init != Success {
 		return a
 	}
@@ -28,7 +30,11 @@ func probe(driverRoot string) Answer {
 	a.CUDADriverVersion = ask(&p, &a.Errors, "cuda_driver_version", "nvmlSystemGetCudaDriverVersion", p.lib.SystemGetCudaDriverVersion)
 
 	n := ask(&p, &a.Errors, "gpus", "", p.lib.DeviceGetCount)
-	a.GPUs = make([]GPU, max(n, 0))
+	if n < 0 || n > MaxGPUs {
+		a.Errors.put("gpus", outOfRange)
+		n = 0
+	}
+	a.GPUs = make([]GPU, n)
 	handles := make([]nvml.Device, len(a.GPUs))
 	for i := range a.GPUs {
 		a.GPUs[i] = GPU{Index: i}
@@ -74,7 +80,7 @@ func ask[T any](p *prober, errors *Errors, field, symbol string, call func() (T,
 }
 
 func (p *prober) gpu(g *GPU, h nvml.Device) {
-	g.Name = ask(p, &g.Errors, "name", "", h.GetName)
+	g.Name = ask(p, &g.Errors, "name", "nvmlDeviceGetName", h.GetName)
 	g.UUID = ask(p, &g.Errors, "uuid", "nvmlDeviceGetUUID", h.GetUUID)
 	g.PCIAddress = ask(p, &g.Errors, "pci_address", "", func() (*pci.Address, nvml.Return) {
 		info, ret := h.GetPciInfo()
@@ -160,6 +166,10 @@ func (p *prober) migDevices(g *GPU, h nvml.Device) {
 		}
 	}
 	n := ask(p, &g.Errors, field, "nvmlDeviceGetMaxMigDeviceCount", h.GetMaxMigDeviceCount)
+	if n < 0 || n > maxMIGDevices {
+		g.Errors.put(field, outOfRange)
+		return
+	}
 	for i := range n {
 		d, ret := h.GetMigDeviceHandleByIndex(i)
 		if ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT {
@@ -193,11 +203,11 @@ func (p *prober) migDevice(d nvml.Device) (MIGDevice, Code) {
 	}
 	mig, err := p.devices.NewMigDevice(d)
 	if err != nil {
-		return MIGDevice{}, Unknown
+		return MIGDevice{}, p.reason(d)
 	}
 	profile, err := mig.GetProfile()
 	if err != nil {
-		return MIGDevice{}, Unknown // go-nvlib keeps the code to itself
+		return MIGDevice{}, p.reason(d)
 	}
 	return MIGDevice{
 		Profile:               profile.String(),
@@ -213,6 +223,17 @@ func (p *prober) migDevice(d nvml.Device) (MIGDevice, Code) {
 		JPEGEngines:           attributes.SharedJpegCount,
 		OFAEngines:            attributes.SharedOfaCount,
 	}, Success
+}
+
+// maxMIGDevices is more than any GPU has.
+const maxMIGDevices = 64
+
+// reason asks again for the code of a failure that go-nvlib keeps to itself.
+func (p *prober) reason(d nvml.Device) Code {
+	if _, ret := d.GetAttributes(); ret != nvml.SUCCESS {
+		return codeOf(ret)
+	}
+	return Unknown
 }
 
 // nvlink finds which GPUs reach each other over NVLink, directly or through
@@ -234,7 +255,12 @@ func (p *prober) nvlink(gpus []GPU, handles []nvml.Device) {
 				continue
 			}
 			status, ret := p.lib.DeviceGetP2PStatus(handles[i], handles[j], nvml.P2P_CAPS_INDEX_NVLINK)
-			if ret == nvml.SUCCESS && status == nvml.P2P_STATUS_OK {
+			if ret != nvml.SUCCESS {
+				gpus[i].Errors.put("nvlink", codeOf(ret))
+				gpus[j].Errors.put("nvlink", codeOf(ret))
+				continue
+			}
+			if status == nvml.P2P_STATUS_OK {
 				link(i, j)
 				link(j, i)
 			}
@@ -269,6 +295,7 @@ var (
 	// migSymbols are what migDevices and go-nvlib call; MIG came with all of
 	// them in driver 450.
 	migSymbols = []string{
+		"nvmlDeviceGetMemoryInfo",
 		"nvmlDeviceGetMigDeviceHandleByIndex",
 		"nvmlDeviceIsMigDeviceHandle",
 		"nvmlDeviceGetDeviceHandleFromMigDeviceHandle",

@@ -62,7 +62,13 @@ func Scan(root hostfs.Root, wanted func(class uint32, vendor uint16) bool) (func
 			functions = append(functions, *function)
 		}
 	}
-	slices.SortFunc(functions, func(a, b Function) int { return a.Address.Compare(b.Address) })
+	slices.SortStableFunc(functions, func(a, b Function) int { return a.Address.Compare(b.Address) })
+	for i := len(functions) - 1; i > 0; i-- {
+		if functions[i].Address == functions[i-1].Address {
+			problems = append(problems, &FieldError{Address: functions[i].Address.String(), Err: errors.New("its address is listed twice, in two spellings")})
+			functions = slices.Delete(functions, i, i+1)
+		}
+	}
 	return functions, problems, nil
 }
 

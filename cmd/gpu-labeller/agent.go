@@ -1,0 +1,304 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpu-labeller/gpu-labeller/agent"
+	"github.com/gpu-labeller/gpu-labeller/internal/footprint"
+	"github.com/gpu-labeller/gpu-labeller/labels"
+	"github.com/gpu-labeller/gpu-labeller/publish"
+)
+
+// The sinks, as --sink names them.
+const (
+	sinkNode        = "node"
+	sinkFeatureFile = "feature-file"
+	sinkNodeFeature = "node-feature"
+)
+
+// sinkFlags say where labels are published.
+type sinkFlags struct {
+	sinks          []string
+	nodeName       string
+	kubeconfig     string
+	namespace      string
+	podName        string
+	featureFile    string
+	featureExpiry  time.Duration
+	nodeFeature    string
+	forceConflicts bool
+}
+
+func (f *sinkFlags) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringSliceVar(&f.sinks, "sink", nil, "where labels are published: node, feature-file, node-feature; several are allowed (default node-feature where the cluster has NFD's NodeFeature objects, else node)")
+	fs.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "the Node that is labelled (default $NODE_NAME)")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig file (default $KUBECONFIG; in a pod, its service account)")
+	fs.StringVar(&f.namespace, "namespace", os.Getenv("NAMESPACE"), "namespace of NodeFeature objects (default $NAMESPACE, or the pod's own)")
+	fs.StringVar(&f.podName, "pod-name", os.Getenv("POD_NAME"), "the agent's pod, whose DaemonSet becomes the owner of the NodeFeature object (default $POD_NAME)")
+	fs.StringVar(&f.featureFile, "feature-file", publish.DefaultFeatureFile, "the feature file of sink feature-file")
+	fs.DurationVar(&f.featureExpiry, "feature-file-expiry", 0, "NFD drops the file's labels when they have not been renewed for so long; 0 for never")
+	fs.StringVar(&f.nodeFeature, "node-feature-name", "", "name of the NodeFeature object (default gpu-labeller-features-for-NODE)")
+	fs.BoolVar(&f.forceConflicts, "force-conflicts", false, "take labels away from other field managers (sink node)")
+	// What the environment says is not what --help should show.
+	for _, name := range []string{"node-name", "kubeconfig", "namespace", "pod-name"} {
+		fs.Lookup(name).DefValue = ""
+	}
+	_ = cmd.RegisterFlagCompletionFunc("sink", cobra.FixedCompletions([]string{sinkNode, sinkFeatureFile, sinkNodeFeature}, cobra.ShellCompDirectiveNoFileComp))
+	for _, name := range []string{"node-name", "namespace", "pod-name", "node-feature-name"} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
+}
+
+// sinks are the places to publish to, and the client of those that need one.
+type sinks struct {
+	client *publish.Client // nil when only files are written
+	all    []publish.Sink
+	names  []string
+}
+
+// nfd tells whether Node Feature Discovery, not we, labels the Node.
+func (s *sinks) nfd() bool { return !slices.Contains(s.names, sinkNode) }
+
+// open makes the sinks. It asks the API server only where the flags leave open
+// which sinks there are, and for the DaemonSet.
+func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) {
+	s := &sinks{names: f.sinks}
+	if len(s.names) == 0 || slices.Contains(s.names, sinkNode) || slices.Contains(s.names, sinkNodeFeature) {
+		config, err := restConfig(f.kubeconfig)
+		if err != nil {
+			return nil, err
+		}
+		if s.client, err = publish.NewClient(config); err != nil {
+			return nil, err
+		}
+	}
+	if len(s.names) == 0 {
+		s.names = []string{f.choose(ctx, s.client, log)}
+	}
+	for _, name := range s.names {
+		switch name {
+		case sinkFeatureFile:
+			s.all = append(s.all, &publish.FeatureFile{Path: f.featureFile, Expiry: f.featureExpiry})
+			continue
+		case sinkNode, sinkNodeFeature:
+			if f.nodeName == "" {
+				return nil, &exitError{exitUsage, fmt.Errorf("--sink=%s needs the Node's name: give --node-name, or set NODE_NAME from the pod's spec.nodeName", name)}
+			}
+		default:
+			return nil, &exitError{exitUsage, fmt.Errorf("--sink %q: want one of %s, %s, %s", name, sinkNode, sinkFeatureFile, sinkNodeFeature)}
+		}
+		if name == sinkNode {
+			s.all = append(s.all, &publish.Node{Client: s.client, Name: f.nodeName, Force: f.forceConflicts})
+			continue
+		}
+		object := &publish.NodeFeature{
+			Client: s.client, NodeName: f.nodeName, ObjectName: f.nodeFeature,
+			Namespace: cmp.Or(f.namespace, podNamespace()),
+		}
+		if object.Namespace == "" {
+			return nil, &exitError{exitUsage, errors.New("--sink=node-feature needs a namespace: give --namespace, or set NAMESPACE from the pod's metadata.namespace")}
+		}
+		if f.podName != "" {
+			owners, err := publish.DaemonSetOwner(ctx, s.client, object.Namespace, f.podName)
+			if err != nil {
+				log.Warn("the NodeFeature object will outlive the DaemonSet: " + err.Error())
+			}
+			object.Owners = owners
+		}
+		s.all = append(s.all, object)
+	}
+	return s, nil
+}
+
+// choose takes NFD's way where there is one.
+func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slog.Logger) string {
+	has, err := client.HasNodeFeatures(ctx)
+	if err != nil {
+		log.Warn("cannot tell whether the cluster has NodeFeature objects, so labels go to the Node; --sink settles it: " + err.Error())
+	}
+	if has {
+		return sinkNodeFeature
+	}
+	return sinkNode
+}
+
+// agentFlags are those of the agent alone.
+type agentFlags struct {
+	sinkFlags
+	interval  time.Duration
+	poll      time.Duration
+	listen    string
+	pciLabels string
+	logFormat choice
+	logLevel  choice
+}
+
+func (f *agentFlags) register(cmd *cobra.Command) {
+	f.logFormat = choice{value: "text", of: []string{"text", "json"}}
+	f.logLevel = choice{value: "info", of: []string{"debug", "info", "warn", "error"}}
+	listen := "off"
+	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		listen = ":8080"
+	}
+	fs := cmd.Flags()
+	f.sinkFlags.register(cmd)
+	fs.DurationVar(&f.interval, "interval", agent.DefaultInterval, "time between two scans of a host that does not change")
+	fs.DurationVar(&f.poll, "poll", agent.DefaultPoll, "time between two looks at whether it changed; NVML is not asked for that")
+	fs.StringVar(&f.listen, "listen", listen, "address of /healthz, /readyz and /metrics, or off")
+	fs.Lookup("listen").DefValue = ":8080 in a pod, else off"
+	fs.StringVar(&f.pciLabels, "pci-labels", "", "publish the feature.node.kubernetes.io/pci- labels, true or false (default true, but false where NFD labels the Node)")
+	registerChoice(cmd, &f.logFormat, "log-format", "", "form of the log on standard error")
+	registerChoice(cmd, &f.logLevel, "log-level", "", "least level that is logged")
+}
+
+func (f *agentFlags) check() error {
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+		least time.Duration
+	}{{"interval", f.interval, time.Second}, {"poll", f.poll, 100 * time.Millisecond}} {
+		if d.value < d.least {
+			return &exitError{exitUsage, fmt.Errorf("--%s %v: want %v or more", d.flag, d.value, d.least)}
+		}
+	}
+	if f.featureExpiry != 0 && f.featureExpiry < 2*f.interval {
+		return &exitError{exitUsage, fmt.Errorf("--feature-file-expiry %v: want at least twice the --interval of %v, or the labels come and go", f.featureExpiry, f.interval)}
+	}
+	switch f.pciLabels {
+	case "", "true", "false":
+	default:
+		return &exitError{exitUsage, fmt.Errorf("--pci-labels %q: want true or false", f.pciLabels)}
+	}
+	return nil
+}
+
+func (f *agentFlags) logger() *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(f.logLevel.value)) // one of its words
+	options := &slog.HandlerOptions{Level: level}
+	if f.logFormat.value == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, options))
+}
+
+// runAgent labels the node until the process is told to end.
+func runAgent(cmd *cobra.Command, f *flags) error {
+	if err := errors.Join(f.agent.check(), f.source.check()); err != nil {
+		return err
+	}
+	if f.hostFile != "" {
+		return &exitError{exitUsage, errors.New("--host replays a host with --print; the agent labels a node that is there")}
+	}
+	log := f.agent.logger()
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+
+	start := time.Now()
+	s, err := f.agent.open(ctx, log)
+	if err != nil {
+		return err
+	}
+	options := func() (labels.Options, error) {
+		opts, warnings, err := f.labelOptions(cmd.Flags().Changed, start)
+		for _, w := range warnings {
+			log.Warn(w)
+		}
+		opts.OmitPCI = f.agent.pciLabels == "false" || f.agent.pciLabels == "" && s.nfd()
+		return opts, err
+	}
+	opts, err := options()
+	if err != nil {
+		return err
+	}
+	host, err := f.source.host()
+	if err != nil {
+		return err
+	}
+	config := agent.Config{
+		Host:       host,
+		Options:    opts,
+		Sinks:      s.all,
+		Interval:   f.agent.interval,
+		Poll:       f.agent.poll,
+		ScanLimit:  f.source.nvmlTimeout + 10*time.Second,
+		Reload:     options,
+		ConfigFile: f.configFile,
+		Uevents:    f.source.root == "/",
+		Logger:     log,
+		Version:    version(),
+	}
+	if s.client != nil && f.agent.nodeName != "" {
+		if s.nfd() {
+			config.ReadBack = func(ctx context.Context, set labels.Set) ([]string, error) {
+				return missing(ctx, s.client, f.agent.nodeName, set)
+			}
+		}
+		config.Event = func(reason, message string) {
+			if err := s.client.Event(ctx, f.agent.nodeName, reason, message); err != nil {
+				log.Debug(err.Error())
+			}
+		}
+	}
+	a := agent.New(config)
+
+	var server *http.Server
+	if f.agent.listen != "off" && f.agent.listen != "" {
+		listener, err := net.Listen("tcp", f.agent.listen)
+		if err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
+		server = &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+		go func() { _ = server.Serve(listener) }()
+		defer server.Close()
+		log.Debug("serving /healthz, /readyz and /metrics", "address", listener.Addr().String())
+	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	go func() {
+		for range hangups {
+			a.Reload()
+		}
+	}()
+
+	// What start-up needed is not needed again.
+	debug.FreeOSMemory()
+	_ = footprint.Trim()
+	log.Info("labelling", "sinks", strings.Join(s.names, ","), "node", f.agent.nodeName, "interval", f.agent.interval, "version", version())
+	a.Run(ctx)
+	log.Info("ended; the labels stay")
+	return nil
+}
+
+// missing lists the labels of set that the Node does not have.
+func missing(ctx context.Context, client *publish.Client, node string, set labels.Set) ([]string, error) {
+	live, err := client.NodeLabels(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	var keys []string
+	for key, value := range set {
+		if got, ok := live[key]; !ok || got != value {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys, nil
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpu-labeller/gpu-labeller/publish"
+)
+
+func newCleanupCommand() *cobra.Command {
+	var f sinkFlags
+	var allNodes bool
+	cmd := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Withdraw all labels that are ours",
+		Long: `cleanup withdraws all that gpu-labeller published for this node, on every sink
+that can be reached, or on those that --sink names: its labels of the Node, its
+NodeFeature object, its feature file. Labels that others set stay. Run again, it
+does nothing.
+
+With --all-nodes it does so for every Node that carries labels of ours, and for
+every NodeFeature object of ours in the namespace; feature files are on their
+nodes and stay there.
+
+End the agents first: they would label again.`,
+		Example: `  gpu-labeller cleanup --node-name node-a --kubeconfig ~/.kube/config
+  gpu-labeller cleanup --all-nodes --kubeconfig ~/.kube/config`,
+		Args:              usageArgs(cobra.NoArgs),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cleanup(cmd.Context(), &f, allNodes, cmd.OutOrStdout(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&allNodes, "all-nodes", false, "for every Node, not only this one")
+	return cmd
+}
+
+func cleanup(ctx context.Context, f *sinkFlags, allNodes bool, out io.Writer, log *slog.Logger) error {
+	f.podName = "" // the owner of what goes does not matter
+	named := len(f.sinks) > 0
+	if !named {
+		f.sinks = []string{sinkFeatureFile}
+		if _, err := restConfig(f.kubeconfig); err == nil {
+			f.sinks = append(f.sinks, sinkNode, sinkNodeFeature)
+		} else if f.kubeconfig != "" || allNodes {
+			return err
+		}
+		if f.namespace == "" && podNamespace() == "" {
+			f.sinks = slices.DeleteFunc(f.sinks, func(s string) bool { return s == sinkNodeFeature })
+			if len(f.sinks) > 1 {
+				log.Warn("NodeFeature objects are left alone: their namespace is not known, give --namespace")
+			}
+		}
+	}
+	if !allNodes {
+		return withdraw(ctx, f, named, out, log)
+	}
+
+	f.sinks = slices.DeleteFunc(f.sinks, func(s string) bool { return s == sinkFeatureFile })
+	config, err := restConfig(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := publish.NewClient(config)
+	if err != nil {
+		return err
+	}
+	all := f.sinks
+	var errs []error
+	for _, sink := range all {
+		var nodes []string
+		var err error
+		switch sink {
+		case sinkNode:
+			nodes, err = client.Owned(ctx, "")
+		case sinkNodeFeature:
+			if f.namespace == "" {
+				f.namespace = podNamespace()
+			}
+			nodes, err = client.NodeFeatures(ctx, f.namespace)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, node := range nodes {
+			f.sinks, f.nodeName = []string{sink}, node
+			if err := withdraw(ctx, f, true, out, log); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// withdraw publishes nothing on every sink of f. Where the sinks were not named,
+// one that the cluster does not have is passed over.
+func withdraw(ctx context.Context, f *sinkFlags, named bool, out io.Writer, log *slog.Logger) error {
+	s, err := f.open(ctx, log)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, sink := range s.all {
+		if err := sink.Publish(ctx, nil); err != nil {
+			if !named && errors.Is(err, publish.ErrNoNodeFeatures) {
+				continue
+			}
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Fprintf(out, "%v: nothing of ours is left\n", sink)
+	}
+	return errors.Join(errs...)
+}

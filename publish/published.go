@@ -1,0 +1,85 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+// Published returns the labels of the file, as an earlier process left them. It
+// is empty when there is no file, or none that we wrote.
+func (f *FeatureFile) Published(context.Context) (labels.Set, error) {
+	dir, err := f.openFolder()
+	if errors.Is(err, ErrNoFolder) {
+		return labels.Set{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", f, err)
+	}
+	defer dir.Close()
+	content, err := f.read(dir, 0o644)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotOurs) {
+		return labels.Set{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", f, err)
+	}
+	return parse(content), nil
+}
+
+// parse reads back what render wrote.
+func parse(content []byte) labels.Set {
+	set := labels.Set{}
+	if !bytes.HasPrefix(content, []byte(firstLine)) {
+		return set
+	}
+	for line := range strings.Lines(string(content)) {
+		key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		if ok && !strings.HasPrefix(key, "#") {
+			set[key] = value
+		}
+	}
+	return set
+}
+
+// Published returns the labels that the API server knows to be ours. It is empty
+// when there is no Node.
+func (n *Node) Published(ctx context.Context) (labels.Set, error) {
+	live, err := n.read(ctx)
+	if errors.Is(err, ErrNoNode) {
+		return labels.Set{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", n, err)
+	}
+	set := labels.Set{}
+	for key := range labelOwners(&live.ObjectMeta, n.manager()).ours {
+		if value, ok := live.Labels[key]; ok {
+			set[key] = value
+		}
+	}
+	return set, nil
+}
+
+// Published returns the labels of the object. It is empty when there is none.
+func (n *NodeFeature) Published(ctx context.Context) (labels.Set, error) {
+	live, err := n.read(ctx)
+	if apierrors.IsNotFound(err) {
+		return labels.Set{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", n, err)
+	}
+	set := labels.Set{}
+	for key, value := range live.Spec.Labels {
+		set[key] = value
+	}
+	return set, nil
+}
