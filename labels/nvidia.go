@@ -110,7 +110,7 @@ func driverLabels(s Set, driver *discover.NVIDIADriver) {
 // displays. As in GFD it is NVML that says where on the bus a GPU is.
 func gpuMode(gpus []*discover.GPU) string {
 	for _, g := range gpus {
-		if g.Function == nil || g.NVML.PCIAddress == nil || g.Function.Class != gpus[0].Function.Class {
+		if g.Function == nil || g.NVML.PCIAddress == nil || *g.NVML.PCIAddress != g.Function.Address || g.Function.Class != gpus[0].Function.Class {
 			return "unknown"
 		}
 	}
