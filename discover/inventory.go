@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/gpu-labeller/gpu-labeller/discover/amd"
+	"github.com/gpu-labeller/gpu-labeller/discover/intel"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/discover/pci"
 )
@@ -90,6 +92,10 @@ type GPU struct {
 	// NVML is the answer that NVML gave for this GPU; nil for other vendors
 	// and for a GPU that NVML did not list.
 	NVML *nvml.GPU
+	// AMD and Intel are what those vendors' kernel drivers say of this GPU;
+	// nil for other vendors.
+	AMD   *amd.GPU
+	Intel *intel.GPU
 }
 
 // MemoryMiB is MemoryBytes in MiB (2^20 bytes), rounded down.
@@ -158,7 +164,7 @@ func (inv *Inventory) State() State {
 // Problem is one thing that went wrong during a scan: a sentence that an
 // operator can act on.
 type Problem struct {
-	Source string `json:"source" yaml:"source"`                     // pci, nvml, dmi, procfs
+	Source string `json:"source" yaml:"source"`                     // pci, nvml, amdgpu, intel, dmi, procfs
 	Device string `json:"device,omitempty" yaml:"device,omitempty"` // PCI address, where one device is concerned
 	Text   string `json:"text" yaml:"text"`                         // what, with the device in it once
 	Cure   string `json:"cure,omitempty" yaml:"cure,omitempty"`     // what to do, where it is known

@@ -54,6 +54,8 @@ func Scan(ctx context.Context, host Host) (*Inventory, error) {
 	inv.readMemory(host)
 	inv.readDriverVersion(host)
 	inv.addFunctions()
+	inv.addAMD(host.Root)
+	inv.addIntel(host.Root)
 	if answers != nil {
 		inv.addNVML(<-answers)
 	}

@@ -11,6 +11,8 @@ func Compute(inv *discover.Inventory, opts Options) (Set, []Rejected) {
 		pciLabels(s, inv.Functions, opts)
 	}
 	rejected := nvidiaLabels(s, inv, opts)
+	amdLabels(s, inv, opts)
+	intelLabels(s, inv, opts)
 	if !opts.OmitExtra {
 		gpuLabels(s, inv)
 	}

@@ -24,6 +24,10 @@ var forms = map[Form]*regexp.Regexp{
 	FormMiB:     regexp.MustCompile(`^[0-9]+$`),
 	FormVersion: regexp.MustCompile(`^[A-Za-z0-9._-]+$`),
 	FormName:    regexp.MustCompile(`^[A-Za-z0-9._-]+$`),
+	FormID:      regexp.MustCompile(`^[0-9a-f]{4}$`),
+	FormGiB:     regexp.MustCompile(`^[0-9]+G$`),
+	FormGFX:     regexp.MustCompile(`^gfx[0-9a-f]{3,4}$`),
+	FormModes:   regexp.MustCompile(`^[a-z0-9]+_[a-z0-9]+$`),
 	FormUUID:    regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+$`),
 }
 

@@ -33,6 +33,8 @@ const (
 	GroupGPU    Group = "NVIDIA GPUs"
 	GroupMIG    Group = "NVIDIA MIG devices"
 	GroupExtra  Group = "GPUs of any vendor"
+	GroupAMD    Group = "AMD GPUs"
+	GroupIntel  Group = "Intel GPUs"
 	GroupPCI    Group = "PCI functions"
 )
 
@@ -48,6 +50,10 @@ const (
 	FormVersion Form = "version"
 	FormName    Form = "name"
 	FormUUID    Form = "UUID and number"
+	FormID      Form = "four hexadecimal digits"
+	FormGiB     Form = "GiB, integer and `G`"
+	FormGFX     Form = "`gfx` and hexadecimal digits"
+	FormModes   Form = "compute and memory mode"
 
 	FormMode        Form = "`compute`, `graphics` or `unknown`"
 	FormSharing     Form = "`none`, `time-slicing` or `mps`"
@@ -133,6 +139,46 @@ var Keys = []Key{
 	{extraPrefix + "mig.devices", GroupExtra, "MIG devices", FormInt, "NVML", "14"},
 	{extraPrefix + "nvlink", GroupExtra, "whether all pairs of NVIDIA GPUs are linked by NVLink, or some; absent if none is", FormNVLink, "NVML, peer-to-peer status", "all"},
 	{extraPrefix + "nvlink.version", GroupExtra, "NVLink's version, where all linked GPUs have the same", FormVersion, "NVML, NVLink version", "4.0"},
+
+	{"amd.com/gpu.count", GroupAMD, "usable GPUs, however they are partitioned", FormInt, "PCI", "8"},
+	{"amd.com/gpu.device-id", GroupAMD, "PCI device ID", FormID, "PCI", "74a1"},
+	{"amd.com/gpu.device-id.{id}", GroupAMD, "GPUs with that value, where they differ", FormInt, "PCI", "amd.com/gpu.device-id.74a1=4"},
+	{"amd.com/gpu.product-name", GroupAMD, "product: the board's own name, or that of the device ID", FormName, "product_name, or a table", "AMD_Instinct_MI300X_OAM"},
+	{"amd.com/gpu.product-name.{name}", GroupAMD, "GPUs with that value, where they differ", FormInt, "product_name, or a table", "amd.com/gpu.product-name.AMD_Instinct_MI210=4"},
+	{"amd.com/gpu.vram", GroupAMD, "memory of a GPU, or of a partition", FormGiB, "KFD topology, or mem_info_vram_total", "192G"},
+	{"amd.com/gpu.vram.{size}", GroupAMD, "GPUs with that value, where they differ", FormInt, "KFD topology, or mem_info_vram_total", "amd.com/gpu.vram.64G=4"},
+	{"amd.com/gpu.simd-count", GroupAMD, "SIMDs of a GPU, or of a partition", FormInt, "KFD topology", "1216"},
+	{"amd.com/gpu.simd-count.{count}", GroupAMD, "GPUs with that value, where they differ", FormInt, "KFD topology", "amd.com/gpu.simd-count.416=4"},
+	{"amd.com/gpu.cu-count", GroupAMD, "compute units of a GPU, or of a partition", FormInt, "KFD topology", "304"},
+	{"amd.com/gpu.cu-count.{count}", GroupAMD, "GPUs with that value, where they differ", FormInt, "KFD topology", "amd.com/gpu.cu-count.104=4"},
+	{"amd.com/gpu.family", GroupAMD, "the driver's name for a group of chips", FormName, "ip_discovery, or a table", "AI"},
+	{"amd.com/gpu.family.{family}", GroupAMD, "GPUs with that value, where they differ", FormInt, "ip_discovery, or a table", "amd.com/gpu.family.NV=4"},
+	{"amd.com/gpu.gfx", GroupAMD, "the compilers' name for the chip", FormGFX, "KFD topology, ip_discovery, or a table", "gfx942"},
+	{"amd.com/gpu.gfx.{gfx}", GroupAMD, "GPUs with that value, where they differ", FormInt, "KFD topology, ip_discovery, or a table", "amd.com/gpu.gfx.gfx90a=4"},
+	{"amd.com/gpu.driver-version", GroupAMD, "version of the driver, which only AMD's own has", FormVersion, "module, version", "6.10.5"},
+	{"amd.com/gpu.driver-src-version", GroupAMD, "hash of the driver's source", FormName, "module, srcversion", "533BB7E5866E52F63B9ACCB"},
+	{"amd.com/gpu.compute-memory-partition", GroupAMD, "how the GPUs are partitioned, where it is alike", FormModes, "current_compute_partition, current_memory_partition", "cpx_nps4"},
+	{"amd.com/gpu.compute-partitioning-supported", GroupAMD, "whether the GPUs' compute units can be partitioned, where it is alike", FormBool, "available_compute_partition", "true"},
+	{"amd.com/gpu.memory-partitioning-supported", GroupAMD, "whether the GPUs' memory can be partitioned, where it is alike", FormBool, "available_memory_partition", "true"},
+	{"beta.amd.com/gpu.device-id", GroupAMD, "as `amd.com/gpu.device-id`; only with `--amd-beta-labels`", FormID, "as there", "74a1"},
+	{"beta.amd.com/gpu.device-id.{id}", GroupAMD, "GPUs with that value", FormInt, "as there", "beta.amd.com/gpu.device-id.74a1=4"},
+	{"beta.amd.com/gpu.product-name", GroupAMD, "as `amd.com/gpu.product-name`; only with `--amd-beta-labels`", FormName, "as there", "AMD_Instinct_MI210"},
+	{"beta.amd.com/gpu.product-name.{name}", GroupAMD, "GPUs with that value", FormInt, "as there", "beta.amd.com/gpu.product-name.AMD_Instinct_MI210=4"},
+	{"beta.amd.com/gpu.vram", GroupAMD, "as `amd.com/gpu.vram`; only with `--amd-beta-labels`", FormGiB, "as there", "64G"},
+	{"beta.amd.com/gpu.vram.{size}", GroupAMD, "GPUs with that value", FormInt, "as there", "beta.amd.com/gpu.vram.64G=4"},
+	{"beta.amd.com/gpu.simd-count", GroupAMD, "as `amd.com/gpu.simd-count`; only with `--amd-beta-labels`", FormInt, "as there", "416"},
+	{"beta.amd.com/gpu.simd-count.{count}", GroupAMD, "GPUs with that value", FormInt, "as there", "beta.amd.com/gpu.simd-count.416=4"},
+	{"beta.amd.com/gpu.cu-count", GroupAMD, "as `amd.com/gpu.cu-count`; only with `--amd-beta-labels`", FormInt, "as there", "104"},
+	{"beta.amd.com/gpu.cu-count.{count}", GroupAMD, "GPUs with that value", FormInt, "as there", "beta.amd.com/gpu.cu-count.104=4"},
+	{"beta.amd.com/gpu.family", GroupAMD, "as `amd.com/gpu.family`; only with `--amd-beta-labels`", FormName, "as there", "AI"},
+	{"beta.amd.com/gpu.family.{family}", GroupAMD, "GPUs with that value", FormInt, "as there", "beta.amd.com/gpu.family.AI=4"},
+	{"intel.feature.node.kubernetes.io/gpu", GroupIntel, "a usable GPU is there", FormTrue, "PCI driver", "true"},
+	{"gpu.intel.com/device.count", GroupIntel, "usable GPUs", FormInt, "PCI", "4"},
+	{"gpu.intel.com/device-id.{ids}.present", GroupIntel, "a usable GPU of this class and device ID is there", FormTrue, "PCI", "gpu.intel.com/device-id.0380-56c1.present=true"},
+	{"gpu.intel.com/device-id.{ids}.count", GroupIntel, "usable GPUs of this class and device ID", FormInt, "PCI", "gpu.intel.com/device-id.0380-56c1.count=2"},
+	{"gpu.intel.com/product", GroupIntel, "product, where all GPUs are of one; the processor's own GPU counts only where it is alone", FormName, "a table", "Max_1550"},
+	{"gpu.intel.com/family", GroupIntel, "series, likewise: `Max_Series`, `Flex_Series`, `A_Series`, `B_Series`", FormName, "a table", "Flex_Series"},
+	{"gpu.intel.com/tiles", GroupIntel, "tiles of all GPUs together", FormInt, "i915 and xe", "8"},
 
 	{nfdPrefix + "pci-{ids}.present", GroupPCI, "a function of this class and vendor is there (`0302_10de`), or a GPU maker's of any listed class (`10de`)", FormTrue, "PCI", nfdPrefix + "pci-0302_10de.present=true"},
 	{nfdPrefix + "pci-{ids}.sriov.capable", GroupPCI, "one such function can have virtual functions", FormTrue, "PCI, sriov_totalvfs", nfdPrefix + "pci-0302_10de.sriov.capable=true"},

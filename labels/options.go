@@ -60,6 +60,13 @@ type Options struct {
 	// subsystem_vendor, subsystem_device. Nil means class and vendor.
 	PCILabelFields []string
 
+	// AMDBeta also gives the labels that AMD's labeller has under
+	// beta.amd.com/.
+	AMDBeta bool
+	// IntelNames are names for Intel GPUs by PCI device ID, before those of
+	// the table.
+	IntelNames map[uint16]IntelName
+
 	// Timestamp is published as nvidia.com/gfd.timestamp unless it is zero.
 	Timestamp time.Time
 

@@ -27,6 +27,7 @@ type flags struct {
 	mixedGPUs      choice
 	unifiedMemory  choice
 	extraLabels    bool
+	amdBeta        bool
 	timestamp      bool
 	pciClasses     []string
 	pciLabelFields []string
@@ -60,6 +61,7 @@ func (f *flags) register(cmd *cobra.Command) {
 	registerChoice(cmd, &f.mixedGPUs, "mixed-gpus", "", "on a node with several models, nvidia.com/gpu.* describes the one with the most GPUs (majority), or leaves out what differs (omit)")
 	registerChoice(cmd, &f.unifiedMemory, "unified-memory", "", "nvidia.com/gpu.memory of GPUs that share the system's memory: none, all of it in MiB, or rounded down to whole GiB")
 	fs.BoolVar(&f.extraLabels, "extra-labels", true, "publish the vendor-neutral gpu.feature.node.kubernetes.io/ labels")
+	fs.BoolVar(&f.amdBeta, "amd-beta-labels", false, "also publish the beta.amd.com/ labels that AMD's node labeller has")
 	fs.BoolVar(&f.timestamp, "timestamp", false, "publish nvidia.com/gfd.timestamp, the time of the start")
 	fs.StringSliceVar(&f.pciClasses, "pci-classes", []string{"03", "0b40", "12"}, "PCI classes that get a feature.node.kubernetes.io/pci- label: the beginning of their four digits; empty for none")
 	fs.StringSliceVar(&f.pciLabelFields, "pci-label-fields", []string{"class", "vendor"}, "parts of a PCI label: class, vendor, device, subsystem_vendor, subsystem_device")
@@ -126,6 +128,7 @@ func (f *flags) labelOptions(given func(flag string) bool, start time.Time) (opt
 		MixedGPUs:     labels.MixedGPUs(f.mixedGPUs.value),
 		UnifiedMemory: labels.UnifiedMemory(f.unifiedMemory.value),
 		OmitExtra:     !f.extraLabels,
+		AMDBeta:       f.amdBeta,
 	}
 	if f.timestamp {
 		opts.Timestamp = start

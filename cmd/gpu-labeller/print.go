@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
+	"github.com/gpu-labeller/gpu-labeller/discover/nvidiaids"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
@@ -181,6 +182,10 @@ func gpuReports(inv *discover.Inventory) []gpuReport {
 	for i := range inv.GPUs {
 		g := &inv.GPUs[i]
 		r := gpuReport{Vendor: g.Vendor, Product: g.Product, MemoryMiB: g.MemoryMiB(), Condition: g.Condition}
+		if g.Product == "" && g.Vendor == discover.NVIDIA && g.Function != nil {
+			m, _ := nvidiaids.Lookup(g.Function.Device)
+			r.Product = m.Product
+		}
 		if g.Function != nil {
 			r.PCIAddress = g.Function.Address.String()
 			r.Driver = g.Function.Driver

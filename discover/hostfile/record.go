@@ -27,7 +27,7 @@ var (
 		"current_link_speed", "current_link_width", "max_link_speed", "max_link_width",
 	}
 	functionLinks = []string{"driver", "iommu_group", "physfn"}
-	hostFiles     = []string{"proc/driver/nvidia/version"}
+	hostFiles     = []string{"proc/driver/nvidia/version", "sys/module/amdgpu/version", "sys/module/amdgpu/srcversion"}
 )
 
 // configSize is the part of configuration space that a scan reads.
@@ -56,6 +56,7 @@ func Record(host discover.Host, answer *nvml.Answer) (*File, error) {
 	for _, name := range hostFiles {
 		f.recordFile(root, name)
 	}
+	f.recordTopology(root)
 	if content, err := root.ReadFile(host.MachineFile, hostfs.PageSize); err == nil && host.MachineFile != "" {
 		// A replay looks where the kernel would show it.
 		f.Files[strings.TrimPrefix(discover.DefaultMachineFile, "/")] = content
@@ -71,7 +72,12 @@ func (f *File) recordFunction(root hostfs.Root, dir string) {
 	for _, name := range functionFiles {
 		f.recordFile(root, path.Join(dir, name))
 	}
-	if vendor, err := root.Attribute(path.Join(dir, "vendor")); err == nil && vendor == "0x10de" {
+	switch vendor, _ := root.Attribute(path.Join(dir, "vendor")); vendor {
+	case "0x1002":
+		f.recordAMD(root, dir)
+	case "0x8086":
+		f.recordIntel(root, dir)
+	case "0x10de":
 		name := path.Join(dir, "config")
 		if content, err := root.ReadFile(name, configSize); err == nil || errors.Is(err, hostfs.ErrTooLong) {
 			f.Files[name] = content
