@@ -57,7 +57,7 @@ type Config struct {
 	ScanLimit time.Duration
 	// Resync is how often a sink that cannot watch, or whose watch fails, is
 	// given labels that have not changed, so that it can see whether they are
-	// still there. Default ten intervals.
+	// still there, and renew an expiry. Default ten intervals.
 	Resync time.Duration
 
 	// Reload gives new options, when Agent.Reload is called or ConfigFile

@@ -276,7 +276,7 @@ func TestGPURemovedAndBack(t *testing.T) {
 		both := func() { b.good(gpu("0000:1f:00.0", "NVIDIA A100-SXM4-40GB"), gpu("0000:8b:00.0", "Tesla T4")) }
 		both()
 		s := &telling{sink{name: "s"}}
-		b.start(nil, s)
+		b.start(func(c *Config) { c.Interval = time.Hour }, s)
 		b.after(5*time.Minute + 500*time.Millisecond) // between two polls
 		model := extraPrefix + "model.nvidia-a100-sxm4-40gb.count"
 		b.want(s.set(), model+"=1", countKey+"=2")
@@ -302,7 +302,7 @@ func TestGPURemovedAndBack(t *testing.T) {
 func TestGPUGoneForAMoment(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		s := &telling{sink{name: "s"}}
-		b.start(nil, s)
+		b.start(func(c *Config) { c.Interval = time.Hour }, s)
 		b.after(5*time.Minute + 500*time.Millisecond) // between two polls
 		before, n := s.set(), s.count()
 		b.unplug("0000:1f:00.0")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 )
 
@@ -110,8 +112,19 @@ func TestFingerprintWithoutPCI(t *testing.T) {
 	}
 }
 
-// A FIFO in a file's place must not hang the agent; nor does it open device
-// nodes.
+// A FIFO in a file's place, or a device node that nobody may open, does not hang
+// it.
+func TestFingerprintDoesNotHang(t *testing.T) {
+	m := oneA100(t)
+	for _, name := range []string{"proc/driver/nvidia/version", "sys/bus/pci/devices/0000:1f:00.0/vendor", "dev/nvidiactl"} {
+		m.remove(name)
+		m.check(unix.Mkfifo(m.path(name), 0o600))
+	}
+	if _, err := NewFingerprinter(hostfs.Root(m.root)).Take(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFingerprintOfThisHost(t *testing.T) {
 	f := NewFingerprinter("")
 	p, err := f.Take()

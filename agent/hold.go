@@ -279,11 +279,15 @@ func answered(a *nvml.Answer) bool {
 }
 
 // stateOf is the state that an answer without GPUs stands for, where GPUs are
-// known that it should have listed.
+// known that it should have listed. The scan gives none without a GPU on the bus.
 func stateOf(a *nvml.Answer) discover.State {
 	switch {
-	case a == nil || a.Failure != nil:
+	case a == nil:
 		return discover.StateError
+	case a.Failure != nil && (a.Failure.Kind == nvml.Timeout || a.Failure.Kind == nvml.Stuck):
+		return discover.StateTimeout
+	case a.Init == nvml.VersionMismatch:
+		return discover.StateDriverMismatch
 	case a.Init == nvml.LibraryNotFound, a.Init == nvml.DriverNotLoaded:
 		return discover.StateNoDriver
 	case a.Init == nvml.NoPermission:

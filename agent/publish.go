@@ -3,9 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +13,7 @@ import (
 )
 
 // Publisher is a Sink that can say what we have published there, in this process
-// or an earlier one. It says so before the first Publish, to the same goroutine.
+// or an earlier one. It is asked before the first Publish.
 type Publisher interface {
 	// Published reads the labels that are ours. An empty set means that there
 	// are none.
@@ -29,7 +27,16 @@ type Watcher interface {
 	Watch(ctx context.Context, changed func()) error
 }
 
+// Toucher is a Sink whose reader may miss a change that comes on the heels of
+// another, and looks again when it is touched a little later.
+type Toucher interface {
+	Touch() error
+}
+
 const (
+	// touchTime is when a sink is touched after a change; NFD's worker is deaf
+	// for a second.
+	touchTime = 1500 * time.Millisecond
 	// sinkLimit is how long a sink may take.
 	sinkLimit = 90 * time.Second
 	// retryFirst and retryLast bound the time before a sink is tried again.
@@ -77,6 +84,7 @@ type publisher struct {
 	repairs    int
 	repairAt   time.Time
 	resyncAt   time.Time
+	touchAt    time.Time // zero if there is no need
 	lastResult string
 	conflicts  map[publish.Conflict]bool
 	watched    bool
@@ -121,7 +129,15 @@ func (p *publisher) run(ctx context.Context) {
 		o, changed := p.latest, p.changed
 		p.mu.Unlock()
 		why, wait := p.due(o, changed, time.Now())
-		if why != nothing && wait <= 0 {
+		if left := time.Until(p.touchAt); !p.touchAt.IsZero() && (why == nothing || left < wait) {
+			why, wait = touch, left
+		}
+		switch {
+		case wait > 0 || why == nothing:
+		case why == touch:
+			p.touch()
+			continue
+		default:
 			p.publish(ctx, o, why)
 			continue
 		}
@@ -146,6 +162,7 @@ const (
 	retry
 	repair // the labels are not as the sink left them
 	resync
+	touch
 )
 
 // due tells what there is to do, and in how long.
@@ -215,6 +232,16 @@ func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 	p.watch(ctx)
 }
 
+// touch has the sink's reader look again.
+func (p *publisher) touch() {
+	p.touchAt = time.Time{}
+	if sink, ok := p.sink.(Toucher); ok {
+		if err := sink.Touch(); err != nil {
+			p.log.Debug("touching it: "+err.Error(), "sink", p.sink.String())
+		}
+	}
+}
+
 // look asks the sink, once, what it shows.
 func (p *publisher) look(ctx context.Context) error {
 	if p.seeded {
@@ -261,6 +288,7 @@ func (p *publisher) show(o *offer, set labels.Set, conflicts []publish.Conflict)
 		delete(was, c.Key)
 	}
 	if change := diff(was, now); len(change) > 0 {
+		p.touchAt = time.Now().Add(touchTime)
 		p.log.Info("labels published", append([]any{"sink", p.sink.String(), "labels", len(now)}, change...)...)
 	}
 	p.metrics.labels.set(float64(len(now)), p.name)
@@ -268,36 +296,6 @@ func (p *publisher) show(o *offer, set labels.Set, conflicts []publish.Conflict)
 	if !o.provisional {
 		p.ready.Store(true)
 	}
-}
-
-// diff gives the attributes added, removed and changed, those that are not empty.
-func diff(was, now labels.Set) []any {
-	var added, removed, changed []string
-	for _, key := range slices.Sorted(maps.Keys(now)) {
-		old, ok := was[key]
-		switch value := now[key]; {
-		case !ok:
-			added = append(added, key+"="+redact(value))
-		case old != value:
-			changed = append(changed, key+"="+redact(value)+" (was "+redact(old)+")")
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(was)) {
-		if _, ok := now[key]; !ok {
-			removed = append(removed, key+"="+redact(was[key]))
-		}
-	}
-	var attributes []any
-	if added != nil {
-		attributes = append(attributes, "added", added)
-	}
-	if removed != nil {
-		attributes = append(attributes, "removed", removed)
-	}
-	if changed != nil {
-		attributes = append(attributes, "changed", changed)
-	}
-	return attributes
 }
 
 // fail has the sink tried again later.
@@ -326,48 +324,6 @@ func delay(b *backoff, err error) time.Duration {
 		wait = asked + jitter(asked)/5
 	}
 	return wait
-}
-
-// result counts a call, and logs when its kind is another than the last one's.
-func (p *publisher) result(result string, err error) {
-	p.metrics.publishes.add(1, p.name, result)
-	was := p.lastResult
-	p.lastResult = result
-	bad := func(r string) bool { return r != resultOK && r != resultConflict }
-	switch {
-	case bad(result) && result != was:
-		p.log.Warn("labels could not be published; trying again: "+redact(err.Error()), "sink", p.sink.String())
-	case !bad(result) && bad(was):
-		p.log.Info("labels can be published again", "sink", p.sink.String())
-	}
-}
-
-// report logs each conflict when it comes and when it goes, and gives those that
-// there are.
-func (p *publisher) report(err *publish.ConflictError) []publish.Conflict {
-	var conflicts []publish.Conflict
-	if err != nil {
-		conflicts = err.Conflicts
-	}
-	now := make(map[publish.Conflict]bool, len(conflicts))
-	values := map[string]float64{}
-	for _, c := range conflicts {
-		now[c] = true
-		values[series(p.name, c.Key, c.Manager)] = 1
-		if !p.conflicts[c] {
-			p.log.Warn("label left alone: another field manager set it to another value; remove it there, or use --force-conflicts",
-				"sink", p.sink.String(), "label", c.Key, "manager", c.Manager)
-			p.event("LabelConflict", fmt.Sprintf("%v: label %s is left alone: it was set to another value by %s", p.sink, c.Key, c.Manager))
-		}
-	}
-	for c := range p.conflicts {
-		if !now[c] {
-			p.log.Info("conflict over label is gone", "sink", p.sink.String(), "label", c.Key, "manager", c.Manager)
-		}
-	}
-	p.conflicts = now
-	p.metrics.conflicts.replaceFor(series(p.name), values)
-	return conflicts
 }
 
 // repaired says when labels that others changed may be put right again: later

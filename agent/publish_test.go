@@ -106,6 +106,42 @@ func TestWatchForbidden(t *testing.T) {
 	})
 }
 
+// touched is a sink that has to be touched after a change.
+type touched struct {
+	telling
+	at []time.Time
+}
+
+func (s *touched) Touch() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = append(s.at, time.Now())
+	return nil
+}
+
+func TestTouchAfterAChange(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &touched{telling: telling{sink{name: "s"}}}
+		b.start(nil, s)
+		b.after(5 * time.Hour) // with resyncs
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		last := s.calls[1].at // PCI labels first, then all
+		if len(s.at) != 1 || s.at[0].Sub(last) != touchTime {
+			b.Errorf("touched at %v, after changes until %v", s.at, last)
+		}
+	})
+}
+
+// The sinks of package publish can do what the agent makes use of.
+var (
+	_ Publisher = (*publish.Node)(nil)
+	_ Publisher = (*publish.NodeFeature)(nil)
+	_ Publisher = (*publish.FeatureFile)(nil)
+	_ Watcher   = (*publish.Node)(nil)
+	_ Toucher   = (*publish.FeatureFile)(nil)
+)
+
 // U50
 func TestAPIErrors(t *testing.T) {
 	nodes := schema.GroupResource{Resource: "nodes"}

@@ -2,54 +2,8 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	"github.com/gpu-labeller/gpu-labeller/publish"
 )
-
-// The results of a call of a sink, as in metrics.
-const (
-	resultOK        = "ok"
-	resultConflict  = "conflict"
-	resultForbidden = "forbidden"
-	resultNoNode    = "no-node"
-	resultTwoAgents = "two-agents"
-	resultNoFolder  = "no-folder"
-	resultTooLarge  = "too-large"
-	resultNoNFD     = "no-nodefeature"
-	resultThrottled = "throttled"
-	resultTimeout   = "timeout"
-	resultError     = "error"
-)
-
-func resultOf(err error) string {
-	var conflict *publish.ConflictError
-	var forbidden *publish.ForbiddenError
-	switch {
-	case err == nil:
-		return resultOK
-	case errors.As(err, &conflict):
-		return resultConflict
-	case errors.As(err, &forbidden):
-		return resultForbidden
-	case errors.Is(err, publish.ErrNoNode):
-		return resultNoNode
-	case errors.Is(err, publish.ErrTwoAgents):
-		return resultTwoAgents
-	case errors.Is(err, publish.ErrNoFolder):
-		return resultNoFolder
-	case errors.Is(err, publish.ErrTooLarge):
-		return resultTooLarge
-	case errors.Is(err, publish.ErrNoNodeFeatures):
-		return resultNoNFD
-	case publish.RetryAfter(err) > 0:
-		return resultThrottled
-	case errors.Is(err, context.DeadlineExceeded):
-		return resultTimeout
-	}
-	return resultError
-}
 
 // watch starts watching, once, if the sink can.
 func (p *publisher) watch(ctx context.Context) {

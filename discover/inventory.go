@@ -103,8 +103,8 @@ func (g *GPU) MemoryMiB() uint64 { return g.MemoryBytes >> 20 }
 
 // NVIDIADriver is what holds for all NVIDIA GPUs of a host.
 type NVIDIADriver struct {
-	// State is what came of asking NVML, for a host with NVIDIA GPUs; empty
-	// on a host that has none.
+	// State is what came of asking NVML: ok, or why there is no answer. It is
+	// empty where NVML was not asked, or nothing suggests an NVIDIA GPU.
 	State State
 	// DriverVersion and CUDADriverVersion are NVML's (1000*major + 10*minor).
 	DriverVersion     string
@@ -132,7 +132,11 @@ const (
 // State sums the inventory up in one word, empty when there is no GPU.
 func (inv *Inventory) State() State {
 	var usable, failed, noDriver, passthrough int
+	nvidia := false // a GPU that NVML has to do with
 	for i := range inv.GPUs {
+		if g := &inv.GPUs[i]; g.Vendor == NVIDIA && (g.Condition == Usable || g.Condition == Failed) {
+			nvidia = true
+		}
 		switch inv.GPUs[i].Condition {
 		case Usable:
 			usable++
@@ -145,7 +149,7 @@ func (inv *Inventory) State() State {
 		}
 	}
 	switch {
-	case inv.NVIDIA.State != "" && inv.NVIDIA.State != StateOK:
+	case nvidia && inv.NVIDIA.State != "" && inv.NVIDIA.State != StateOK:
 		return inv.NVIDIA.State
 	case failed > 0 && usable > 0:
 		return StateDegraded

@@ -460,9 +460,7 @@ func cureFor(code nvml.Code) string {
 // answer to use.
 func (inv *Inventory) nvmlState(a nvml.Answer, n int) bool {
 	report := func(state State, text, cure string) bool {
-		if n > 0 { // without hardware it is nobody's state
-			inv.NVIDIA.State = state
-		}
+		inv.NVIDIA.State = state
 		inv.problem(Problem{Source: "nvml", Text: text, Cure: cure})
 		return false
 	}

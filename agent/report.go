@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/gpu-labeller/gpu-labeller/labels"
+	"github.com/gpu-labeller/gpu-labeller/publish"
+)
+
+// The results of a call of a sink, as in metrics.
+const (
+	resultOK        = "ok"
+	resultConflict  = "conflict"
+	resultForbidden = "forbidden"
+	resultNoNode    = "no-node"
+	resultTwoAgents = "two-agents"
+	resultNoFolder  = "no-folder"
+	resultTooLarge  = "too-large"
+	resultNoNFD     = "no-nodefeature"
+	resultThrottled = "throttled"
+	resultTimeout   = "timeout"
+	resultError     = "error"
+)
+
+func resultOf(err error) string {
+	var conflict *publish.ConflictError
+	var forbidden *publish.ForbiddenError
+	switch {
+	case err == nil:
+		return resultOK
+	case errors.As(err, &conflict):
+		return resultConflict
+	case errors.As(err, &forbidden):
+		return resultForbidden
+	case errors.Is(err, publish.ErrNoNode):
+		return resultNoNode
+	case errors.Is(err, publish.ErrTwoAgents):
+		return resultTwoAgents
+	case errors.Is(err, publish.ErrNoFolder):
+		return resultNoFolder
+	case errors.Is(err, publish.ErrTooLarge):
+		return resultTooLarge
+	case errors.Is(err, publish.ErrNoNodeFeatures):
+		return resultNoNFD
+	case publish.RetryAfter(err) > 0:
+		return resultThrottled
+	case errors.Is(err, context.DeadlineExceeded):
+		return resultTimeout
+	}
+	return resultError
+}
+
+// result counts a call, and logs when its kind is another than the last one's.
+func (p *publisher) result(result string, err error) {
+	p.metrics.publishes.add(1, p.name, result)
+	was := p.lastResult
+	p.lastResult = result
+	bad := func(r string) bool { return r != resultOK && r != resultConflict }
+	switch {
+	case bad(result) && result != was:
+		p.log.Warn("labels could not be published; trying again: "+redact(err.Error()), "sink", p.sink.String())
+	case !bad(result) && bad(was):
+		p.log.Info("labels can be published again", "sink", p.sink.String())
+	}
+}
+
+// report logs each conflict when it comes and when it goes, and gives those that
+// there are.
+func (p *publisher) report(err *publish.ConflictError) []publish.Conflict {
+	var conflicts []publish.Conflict
+	if err != nil {
+		conflicts = err.Conflicts
+	}
+	now := make(map[publish.Conflict]bool, len(conflicts))
+	values := map[string]float64{}
+	for _, c := range conflicts {
+		now[c] = true
+		values[series(p.name, c.Key, c.Manager)] = 1
+		if !p.conflicts[c] {
+			p.log.Warn("label left alone: another field manager set it to another value; remove it there, or use --force-conflicts",
+				"sink", p.sink.String(), "label", c.Key, "manager", c.Manager)
+			p.event("LabelConflict", fmt.Sprintf("%v: label %s is left alone: it was set to another value by %s", p.sink, c.Key, c.Manager))
+		}
+	}
+	for c := range p.conflicts {
+		if !now[c] {
+			p.log.Info("conflict over label is gone", "sink", p.sink.String(), "label", c.Key, "manager", c.Manager)
+		}
+	}
+	p.conflicts = now
+	p.metrics.conflicts.replaceFor(series(p.name), values)
+	return conflicts
+}
+
+// diff gives the attributes added, removed and changed, those that are not empty.
+func diff(was, now labels.Set) []any {
+	var added, removed, changed []string
+	for _, key := range slices.Sorted(maps.Keys(now)) {
+		old, ok := was[key]
+		switch value := now[key]; {
+		case !ok:
+			added = append(added, key+"="+redact(value))
+		case old != value:
+			changed = append(changed, key+"="+redact(value)+" (was "+redact(old)+")")
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(was)) {
+		if _, ok := now[key]; !ok {
+			removed = append(removed, key+"="+redact(was[key]))
+		}
+	}
+	var attributes []any
+	if added != nil {
+		attributes = append(attributes, "added", added)
+	}
+	if removed != nil {
+		attributes = append(attributes, "removed", removed)
+	}
+	if changed != nil {
+		attributes = append(attributes, "changed", changed)
+	}
+	return attributes
+}
