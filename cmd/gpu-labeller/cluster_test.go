@@ -203,6 +203,7 @@ func TestAgentInCluster(t *testing.T) {
 	eventually(t, c, "node-b", "nvidia.com/gpu.product", "NVIDIA-H200")
 
 	t.Run("pods are bound where the labels say", func(t *testing.T) {
+		c.Apply(preferring) // with both nodes to choose from
 		for pod, want := range map[string]string{"by-product": "node-a", "by-memory": "node-b", "by-preferred-family": "node-b"} {
 			if got := bound(t, c, pod); got != want {
 				t.Errorf("pod %s is bound to %s, want %s", pod, got, want)
@@ -383,7 +384,9 @@ spec:
         - matchExpressions:
           - {key: nvidia.com/gpu.memory, operator: Gt, values: ["100000"]}
   containers: [{name: c, image: none}]
----
+`
+
+const preferring = `
 apiVersion: v1
 kind: Pod
 metadata: {name: by-preferred-family}
