@@ -22,6 +22,9 @@ func main() {
 		}
 		os.Exit(nvml.RunChild(driverRoot))
 	}
+	if isGFD(os.Args[0]) {
+		os.Exit(runGFD(os.Args[1:], os.Stdout, os.Stderr))
+	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -126,7 +129,7 @@ With codes 3 to 8, the labels that could be told are printed all the same.`,
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
 	f.register(cmd)
-	cmd.AddCommand(newSnapshotCommand(), newCleanupCommand(), newVersionCommand())
+	cmd.AddCommand(newSnapshotCommand(), newCleanupCommand(), newGFDCommand(), newDiffCommand(), newVersionCommand())
 	return cmd
 }
 

@@ -14,6 +14,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"gpu-labeller":      main,
 		"gpu-labeller-nvml": main, // the child's name for itself
+		gfdName:             main,
 	})
 }
 

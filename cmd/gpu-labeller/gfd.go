@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpu-labeller/gpu-labeller/agent"
+	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/internal/footprint"
+	"github.com/gpu-labeller/gpu-labeller/labels"
+	"github.com/gpu-labeller/gpu-labeller/publish"
+)
+
+// gfdName is the name under which the program is GPU Feature Discovery. The GPU
+// operator's config-manager sends SIGHUP to the process with exactly this first
+// argument, so the NVML child process must have another.
+const gfdName = "gpu-feature-discovery"
+
+// isGFD tells by the name under which the program was started.
+func isGFD(argv0 string) bool { return filepath.Base(argv0) == gfdName }
+
+func newGFDCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:                "gfd [flags]",
+		Short:              "Do as NVIDIA's GPU Feature Discovery does, with its flags and labels",
+		Long:               "gfd is what the program does when it is installed, or linked, under the name " + gfdName + ".",
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if code := runGFD(args, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
+				return &exitError{code: code}
+			}
+			return nil
+		},
+	}
+}
+
+// runGFD is the whole program under GFD's name. The exit code is 0 when labels
+// were published once or a signal ended it, else 1.
+func runGFD(args []string, stdout, stderr io.Writer) int {
+	f, err := parseGFDFlags(args, os.LookupEnv)
+	if err != nil {
+		fmt.Fprintf(stderr, "Error: %v\n\n", err)
+		writeGFDUsage(stderr)
+		return exitFailure
+	}
+	switch {
+	case f.help:
+		writeGFDUsage(stdout)
+		return exitOK
+	case f.version:
+		fmt.Fprintf(stdout, "GPU Feature Discovery version %s (gpu-labeller)\n", version())
+		return exitOK
+	}
+	g := &gfd{flags: f, stdout: stdout, start: time.Now(), log: slog.New(slog.NewTextHandler(stderr, nil))}
+	if err := g.run(); err != nil {
+		fmt.Fprintln(stderr, "Error:", err)
+		return exitFailure
+	}
+	return exitOK
+}
+
+// gfd labels the node as GFD does, where that is of use to anyone: GFD ends when
+// something fails, and this does not; GFD removes its file when it ends, and here
+// the labels stay.
+type gfd struct {
+	flags  *gfdFlags
+	stdout io.Writer
+	start  time.Time
+	log    *slog.Logger
+
+	settings *gfdSettings
+	out      *gfdOutput
+}
+
+func (g *gfd) run() error {
+	if err := (&source{root: g.flags.root, nvmlTimeout: nvml.DefaultTimeout}).check(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	defer stop()
+	// Before anything else, since the signal ends a process that is not ready for it.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+
+	settings, err := g.load()
+	var fileError *gfdFileError
+	switch {
+	case errors.As(err, &fileError) && !g.flags.oneshot:
+		// There is no last good one. A node without labels is worse than one
+		// without those that the file decides.
+		if settings, err = g.unread(); err != nil {
+			return err
+		}
+		g.log.Error("the labels that the configuration file decides stay as they are, or are left out, until it can be read: " + fileError.Error())
+	case err != nil:
+		return err
+	}
+	if g.out, err = settings.open(ctx, g.stdout, g.log); err != nil {
+		return err
+	}
+	g.settings = settings
+	for ctx.Err() == nil {
+		if g.settings.oneshot {
+			return g.once(ctx)
+		}
+		if err := g.label(ctx, hangups); err != nil {
+			return err
+		}
+	}
+	g.log.Info("ended; the labels stay")
+	return nil
+}
+
+// load reads the settings anew.
+func (g *gfd) load() (*gfdSettings, error) {
+	settings, warnings, err := g.flags.settings()
+	for _, w := range warnings {
+		g.log.Warn(w)
+	}
+	if err == nil && settings.strategy != "auto" && settings.strategy != "nvml" {
+		g.log.Warn("--device-discovery-strategy=" + settings.strategy + " has no effect: every GPU is taken for what it is")
+	}
+	return settings, err
+}
+
+// unread are the settings without the configuration file.
+func (g *gfd) unread() (*gfdSettings, error) {
+	without := *g.flags
+	without.configFile = ""
+	settings, _, err := without.settings()
+	if err != nil {
+		return nil, err
+	}
+	settings.configFile, settings.unread = g.flags.configFile, true
+	return settings, nil
+}
+
+// label runs the agent until ctx is done, or until a new configuration wants
+// another one.
+func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	host, err := g.host()
+	if err != nil {
+		return err
+	}
+	settings, out := g.settings, g.out
+	config := agent.Config{
+		Host:      host,
+		Options:   settings.options(g.start),
+		Sinks:     []publish.Sink{out.sink},
+		Interval:  settings.interval(),
+		ScanLimit: nvml.DefaultTimeout + 10*time.Second,
+		Reload: func() (labels.Options, error) {
+			fresh, err := g.load()
+			if err != nil {
+				return labels.Options{}, err
+			}
+			if !fresh.sameRun(settings) {
+				another, err := fresh.open(ctx, g.stdout, g.log)
+				if err != nil {
+					return labels.Options{}, err
+				}
+				g.settings, g.out = fresh, another
+				stop()
+			}
+			return fresh.options(g.start), nil
+		},
+		ConfigFile: settings.configFile,
+		Uevents:    settings.root == "/",
+		Logger:     g.log,
+		Version:    version(),
+		Scan:       scanNVIDIA,
+	}
+	if out.client != nil {
+		config.ReadBack = func(ctx context.Context, set labels.Set) ([]string, error) {
+			return missing(ctx, out.client, settings.nodeName, set)
+		}
+	}
+	a := agent.New(config)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangups:
+				a.Reload()
+			}
+		}
+	}()
+	debug.FreeOSMemory()
+	_ = footprint.Trim()
+	a.Run(ctx)
+	return nil
+}
+
+// once labels the node once. A GPU that fails costs itself, as ever; but where
+// NVML could not be asked at all there is nothing to publish, and it depends on
+// --fail-on-init-error whether that is an error.
+func (g *gfd) once(ctx context.Context) error {
+	host, err := g.host()
+	if err != nil {
+		return err
+	}
+	var answer nvml.Answer
+	ask := host.NVML
+	host.NVML = func(ctx context.Context) nvml.Answer {
+		answer = ask(ctx)
+		return answer
+	}
+	inv, err := scanNVIDIA(ctx, host)
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	for _, p := range inv.Problems {
+		g.log.Warn(p.String())
+	}
+	if answer.Failure != nil || answer.Init != nvml.Success {
+		if g.settings.failOnInitError {
+			return errors.New("NVML could not be asked, so nothing is published; with --fail-on-init-error=false that is no error")
+		}
+		g.log.Warn("NVML could not be asked, so nothing is published; labels that are there stay")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	set, rejected := labels.Compute(inv, g.settings.options(g.start))
+	for _, r := range rejected {
+		g.log.Warn(r.String())
+	}
+	if len(set) == 0 {
+		g.log.Warn("no NVIDIA GPU found, so there are no labels")
+	}
+	return g.out.sink.Publish(ctx, set)
+}
+
+func (g *gfd) host() (discover.Host, error) {
+	s := source{root: g.settings.root, machineFile: g.settings.machineTypeFile}
+	return s.host()
+}
+
+// scanNVIDIA is discover.Scan without other vendors' GPUs, for which GFD has no
+// labels.
+func scanNVIDIA(ctx context.Context, host discover.Host) (*discover.Inventory, error) {
+	inv, err := discover.Scan(ctx, host)
+	if inv != nil {
+		inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g discover.GPU) bool { return g.Vendor != discover.NVIDIA })
+		inv.Problems = slices.DeleteFunc(inv.Problems, func(p discover.Problem) bool {
+			return p.Source == string(discover.AMD) || p.Source == string(discover.Intel)
+		})
+	}
+	return inv, err
+}

@@ -1,0 +1,115 @@
+{{- define "gpu-labeller.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "gpu-labeller.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else if contains (include "gpu-labeller.name" .) .Release.Name }}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "gpu-labeller.name" .) | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-labeller.selector" -}}
+app.kubernetes.io/name: {{ include "gpu-labeller.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "gpu-labeller.labels" -}}
+{{ include "gpu-labeller.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "gpu-labeller.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-labeller.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- .Values.serviceAccount.name | default (include "gpu-labeller.fullname" .) }}
+{{- else }}
+{{- .Values.serviceAccount.name | default "default" }}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-labeller.cleanupName" -}}
+{{ include "gpu-labeller.fullname" . }}-cleanup
+{{- end }}
+
+{{/* Whether the agent, or the clean-up, talks to the API server: "true" or empty. */}}
+{{- define "gpu-labeller.usesAPI" -}}
+{{- if or (has "node" .Values.sinks) (has "node-feature" .Values.sinks) }}true{{ end }}
+{{- end }}
+
+{{- define "gpu-labeller.cleans" -}}
+{{- if and .Values.cleanup.enabled (include "gpu-labeller.usesAPI" .) }}true{{ end }}
+{{- end }}
+
+{{/* The sinks that a clean-up of all Nodes can reach. */}}
+{{- define "gpu-labeller.cleanupSinks" -}}
+{{- without .Values.sinks "feature-file" | join "," }}
+{{- end }}
+
+{{/* What containers of every kind may not do. */}}
+{{- define "gpu-labeller.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Marks an object as part of the clean-up after an uninstall. */}}
+{{- define "gpu-labeller.hook" -}}
+helm.sh/hook: post-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{/*
+The labels that are ours, as a regular expression (RE2). Under nvidia.com/ there
+are those of others too: gpu.deploy.*, gpu.present and mig.config are the GPU
+Operator's or its users'.
+*/}}
+{{- define "gpu-labeller.ownLabels" -}}
+^(nvidia[.]com/(cuda[.](driver|runtime)(-version)?[.][a-z]+|gfd[.]timestamp|gpu[.](clique|compute[.](major|minor)|count|engines[.][a-z]+|family|machine|memory|mode|multiprocessors|product|replicas|sharing-strategy|slices[.](ci|gi))|mig[.](capable|strategy)|mig-[^/]+[.](count|engines[.][a-z]+|memory|multiprocessors|product|replicas|sharing-strategy|slices[.](ci|gi))|mps[.]capable|vgpu[.](present|host-driver-(branch|version)))|gpu[.]feature[.]node[.]kubernetes[.]io/.+|feature[.]node[.]kubernetes[.]io/pci-.+|(beta[.])?amd[.]com/gpu[.].+|gpu[.]intel[.]com/.+|intel[.]feature[.]node[.]kubernetes[.]io/gpu)$
+{{- end }}
+
+{{/* The rules of a policy: all of a Node but its labels stays as it is. */}}
+{{- define "gpu-labeller.onlyLabels" -}}
+- expression: request.?subResource.orValue("") == ""
+  message: a subresource may not be changed
+  reason: Forbidden
+- expression: object.?spec.orValue({}) == oldObject.?spec.orValue({})
+  message: the spec, its taints included, may not be changed
+  reason: Forbidden
+- expression: object.metadata.?annotations.orValue({}) == oldObject.metadata.?annotations.orValue({})
+  message: annotations may not be changed
+  reason: Forbidden
+- expression: object.metadata.?finalizers.orValue([]) == oldObject.metadata.?finalizers.orValue([])
+  message: finalizers may not be changed
+  reason: Forbidden
+- expression: object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([])
+  message: owner references may not be changed
+  reason: Forbidden
+{{- end }}
+
+{{/* Variables old, new and foreign: labels, and the keys that change and are not ours. */}}
+{{- define "gpu-labeller.labelVariables" -}}
+- name: old
+  expression: oldObject.metadata.?labels.orValue({})
+- name: new
+  expression: object.metadata.?labels.orValue({})
+- name: foreign
+  expression: >-
+    (variables.old.filter(k, !(k in variables.new)) +
+    variables.new.filter(k, !(k in variables.old) || variables.old[k] != variables.new[k]))
+    .filter(k, !k.matches('{{ include "gpu-labeller.ownLabels" . }}'))
+{{- end }}
