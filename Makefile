@@ -36,6 +36,7 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 
 unit: ## the tests, with the race detector
+	testdata/cluster/build.sh
 	$(GO) test -race -timeout 25m ./...
 
 FUZZTIME ?= 20s

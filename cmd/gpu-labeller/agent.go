@@ -65,9 +65,9 @@ func (f *sinkFlags) register(cmd *cobra.Command) {
 	}
 }
 
-// sinks are the places to publish to, and the client of those that need one.
+// sinks are the places to publish to, and the way to the API server.
 type sinks struct {
-	client *publish.Client // nil when only files are written
+	client *publish.Client // nil when only files are written, outside a cluster
 	all    []publish.Sink
 	names  []string
 }
@@ -86,6 +86,12 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 		}
 		if s.client, err = publish.NewClient(config); err != nil {
 			return nil, err
+		}
+	}
+	if s.client == nil && f.nodeName != "" {
+		// To see whether what NFD makes of the file is on the Node.
+		if config, err := restConfig(f.kubeconfig); err == nil {
+			s.client, _ = publish.NewClient(config)
 		}
 	}
 	if len(s.names) == 0 {
