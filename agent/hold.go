@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -68,7 +67,7 @@ func (h *hold) merge(k look) merged {
 		}
 	}
 	slices.SortFunc(inv.Functions, func(a, b pci.Function) int { return a.Address.Compare(b.Address) })
-	slices.SortStableFunc(inv.GPUs, compareGPUs)
+	slices.SortStableFunc(inv.GPUs, func(a, b discover.GPU) int { return a.Compare(&b) })
 
 	if k.full {
 		h.asked = true
@@ -336,18 +335,3 @@ func same(a, b *pci.Function) bool {
 }
 
 func hasAnswer(g discover.GPU) bool { return g.NVML != nil }
-
-// compareGPUs orders as Inventory.GPUs is.
-func compareGPUs(a, b discover.GPU) int {
-	switch {
-	case a.Function != nil && b.Function != nil:
-		return a.Function.Address.Compare(b.Function.Address)
-	case a.Function != nil:
-		return -1
-	case b.Function != nil:
-		return 1
-	case a.NVML != nil && b.NVML != nil:
-		return cmp.Compare(a.NVML.Index, b.NVML.Index)
-	}
-	return 0
-}

@@ -158,7 +158,7 @@ func TestHoldProperty(t *testing.T) {
 			if was && (len(m.inv.GPUs) != 2 || m.inv.NVIDIA.DriverVersion != "580.1") {
 				t.Fatalf("%+v", m.inv)
 			}
-			if !slices.IsSortedFunc(m.inv.GPUs, compareGPUs) {
+			if !slices.IsSortedFunc(m.inv.GPUs, func(a, b discover.GPU) int { return a.Compare(&b) }) {
 				t.Fatal("not sorted")
 			}
 		}

@@ -5,7 +5,6 @@ package discover
 import (
 	"cmp"
 	"math"
-	"slices"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/amd"
 	"github.com/gpu-labeller/gpu-labeller/discover/intel"
@@ -199,22 +198,21 @@ func isGPUClass(vendor, class uint16) bool {
 	return false
 }
 
-func sortGPUs(gpus []GPU) {
-	slices.SortStableFunc(gpus, func(a, b GPU) int {
-		switch {
-		case a.Function != nil && b.Function != nil:
-			return a.Function.Address.Compare(b.Function.Address)
-		case a.Function != nil:
-			return -1
-		case b.Function != nil:
-			return 1
-		}
-		return cmp.Compare(index(&a), index(&b))
-	})
+// Compare orders GPUs as Inventory.GPUs is ordered.
+func (g *GPU) Compare(other *GPU) int {
+	switch {
+	case g.Function != nil && other.Function != nil:
+		return g.Function.Address.Compare(other.Function.Address)
+	case g.Function != nil:
+		return -1
+	case other.Function != nil:
+		return 1
+	}
+	return cmp.Compare(g.index(), other.index())
 }
 
 // index is a GPU's NVML index; those that have none come last.
-func index(g *GPU) int {
+func (g *GPU) index() int {
 	if g.NVML == nil {
 		return math.MaxInt
 	}

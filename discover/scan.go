@@ -59,7 +59,7 @@ func Scan(ctx context.Context, host Host) (*Inventory, error) {
 	if answers != nil {
 		inv.addNVML(<-answers)
 	}
-	sortGPUs(inv.GPUs)
+	slices.SortStableFunc(inv.GPUs, func(a, b GPU) int { return a.Compare(&b) })
 	return inv, err
 }
 

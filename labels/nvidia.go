@@ -59,22 +59,9 @@ func answeringNVML(all []discover.GPU) []*discover.GPU {
 		}
 	}
 	slices.SortStableFunc(gpus, func(a, b *discover.GPU) int {
-		return cmp.Or(cmp.Compare(a.NVML.Index, b.NVML.Index), compareAddress(a, b))
+		return cmp.Or(cmp.Compare(a.NVML.Index, b.NVML.Index), a.Compare(b))
 	})
 	return gpus
-}
-
-// compareAddress orders GPUs by PCI address, those without one last.
-func compareAddress(a, b *discover.GPU) int {
-	switch {
-	case a.Function != nil && b.Function != nil:
-		return a.Function.Address.Compare(b.Function.Address)
-	case a.Function != nil:
-		return -1
-	case b.Function != nil:
-		return 1
-	}
-	return 0
 }
 
 // driverLabels splits the driver's version and CUDA's into their parts. GFD
@@ -208,7 +195,7 @@ func modelsOf(gpus []*discover.GPU) []model {
 	slices.SortStableFunc(models, func(a, b model) int {
 		return cmp.Or(
 			cmp.Compare(len(b.gpus), len(a.gpus)),
-			compareAddress(slices.MinFunc(a.gpus, compareAddress), slices.MinFunc(b.gpus, compareAddress)),
+			slices.MinFunc(a.gpus, (*discover.GPU).Compare).Compare(slices.MinFunc(b.gpus, (*discover.GPU).Compare)),
 		)
 	})
 	return models
