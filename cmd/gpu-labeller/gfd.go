@@ -175,6 +175,7 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 				if err != nil {
 					return labels.Options{}, err
 				}
+				move(ctx, out.sink, another.sink, g.log)
 				g.settings, g.out = fresh, another
 				stop()
 			}
@@ -208,6 +209,25 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 	return nil
 }
 
+// move brings the labels to another place, if it is another: what stayed behind
+// would label the node for ever.
+func move(ctx context.Context, from, to publish.Sink, log *slog.Logger) {
+	old, ok := from.(agent.Publisher)
+	if !ok || from.String() == to.String() {
+		return
+	}
+	set, err := old.Published(ctx)
+	if err == nil && len(set) > 0 {
+		err = to.Publish(ctx, set)
+	}
+	if err == nil {
+		err = from.Publish(ctx, nil)
+	}
+	if err != nil {
+		log.Warn("the labels stay at the old place, too: " + err.Error())
+	}
+}
+
 // once labels the node once. A GPU that fails costs itself, as ever; but where
 // NVML could not be asked at all there is nothing to publish, and it depends on
 // --fail-on-init-error whether that is an error.
@@ -229,11 +249,11 @@ func (g *gfd) once(ctx context.Context) error {
 	for _, p := range inv.Problems {
 		g.log.Warn(p.String())
 	}
-	if answer.Failure != nil || answer.Init != nvml.Success {
+	if why := silence(answer); why != "" {
 		if g.settings.failOnInitError {
-			return errors.New("NVML could not be asked, so nothing is published; with --fail-on-init-error=false that is no error")
+			return fmt.Errorf("NVML could not be asked, so nothing is published: %s; with --fail-on-init-error=false that is no error", why)
 		}
-		g.log.Warn("NVML could not be asked, so nothing is published; labels that are there stay")
+		g.log.Warn("NVML could not be asked, so nothing is published, and labels that are there stay: " + why)
 		return nil
 	}
 	if err != nil {
@@ -247,6 +267,19 @@ func (g *gfd) once(ctx context.Context) error {
 		g.log.Warn("no NVIDIA GPU found, so there are no labels")
 	}
 	return g.out.sink.Publish(ctx, set)
+}
+
+// silence says why NVML could not be asked, empty when it could.
+func silence(answer nvml.Answer) string {
+	switch {
+	case answer.Failure != nil:
+		return answer.Failure.Text
+	case answer.Init == nvml.Success:
+		return ""
+	case answer.Detail != "":
+		return fmt.Sprintf("%v: %s", answer.Init, answer.Detail)
+	}
+	return fmt.Sprint(answer.Init)
 }
 
 func (g *gfd) host() (discover.Host, error) {

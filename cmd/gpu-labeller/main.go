@@ -129,7 +129,7 @@ With codes 3 to 8, the labels that could be told are printed all the same.`,
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
 	f.register(cmd)
-	cmd.AddCommand(newSnapshotCommand(), newCleanupCommand(), newGFDCommand(), newDiffCommand(), newVersionCommand())
+	cmd.AddCommand(newSnapshotCommand(), newCleanupCommand(), newGFDCommand(), newDiffCommand(), newDoctorCommand(), newVersionCommand())
 	return cmd
 }
 

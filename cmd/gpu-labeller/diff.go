@@ -1,0 +1,402 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
+
+	"github.com/gpu-labeller/gpu-labeller/labels"
+	"github.com/gpu-labeller/gpu-labeller/publish"
+)
+
+// diffFlags are those of diff: --print's, as far as they say which labels there
+// are, and where the other labels come from.
+type diffFlags struct {
+	flags
+	output   choice
+	prefixes []string
+	all      bool
+	dra      bool
+}
+
+// The flags that diff shares with the root command.
+var diffShares = []string{
+	"mig-strategy", "mixed-gpus", "unified-memory", "extra-labels", "amd-beta-labels", "timestamp", "pci-classes", "pci-label-fields",
+	"config-file", "host", "root", "machine-type-file", "driver-root", "nvml-timeout", "node-name", "kubeconfig",
+}
+
+func newDiffCommand() *cobra.Command {
+	var f diffFlags
+	cmd := &cobra.Command{
+		Use:   "diff [FILE]",
+		Short: "Compare what would be published with the labels that a Node has",
+		Long: `diff compares the labels that would be published here with those that a Node
+has, and changes nothing. The Node's labels come from the API server; or from
+FILE (- for standard input), which holds a Node, NodeFeature or list of them as
+kubectl get -o json or -o yaml prints it, or key=value lines.
+
+By default it looks at the keys of NVIDIA's GPU Feature Discovery, and not at
+those under the same prefix that belong to others (nvidia.com/gpu.deploy.*,
+gpu.present, …), nor at nvidia.com/gfd.timestamp. --prefix names others.
+
+With --dra it compares the GPUs with the ResourceSlices of NVIDIA's DRA driver
+instead; FILE then holds what kubectl get resourceslices -o yaml prints.
+
+Exit codes:
+  0  equal
+  1  different
+  2  the command itself went wrong, or wrong usage
+  3 to 8  the GPUs cannot be told, as with --print: nothing is compared`,
+		Example: `  # Would anything change on this node? In the pod of a node:
+  gpu-labeller diff --node-name "$NODE_NAME"
+
+  # With the labels of GFD's own file, and what GFD is configured with
+  gpu-labeller diff --mig-strategy=single /etc/kubernetes/node-feature-discovery/features.d/gfd
+
+  # With a Node that is seen from elsewhere, and a host that was recorded
+  kubectl get node node-a -o json | gpu-labeller diff --host node-a.txtar -
+
+  # Do the labels agree with what DRA publishes?
+  gpu-labeller diff --dra --node-name node-a --kubeconfig ~/.kube/config`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file := ""
+			if len(args) > 0 {
+				file = args[0]
+			}
+			err := f.run(cmd, file)
+			var exit *exitError
+			if err != nil && !errors.As(err, &exit) {
+				return &exitError{exitUsage, err} // 1 says that labels differ
+			}
+			return err
+		},
+	}
+	f.output = choice{value: "table", of: []string{"table", "json", "yaml"}}
+	cmd.Flags().SortFlags = false
+	registerChoice(cmd, &f.output, "output", "o", "form of the differences")
+	cmd.Flags().StringSliceVar(&f.prefixes, "prefix", nil, "compare the keys that begin so, and no others; several are allowed")
+	cmd.Flags().BoolVar(&f.all, "all", false, "list the labels that are the same, too")
+	cmd.Flags().BoolVar(&f.dra, "dra", false, "compare with ResourceSlices, not with a Node")
+	var root cobra.Command
+	f.register(&root)
+	for _, name := range diffShares {
+		cmd.Flags().AddFlag(root.Flags().Lookup(name))
+	}
+	return cmd
+}
+
+func (f *diffFlags) run(cmd *cobra.Command, file string) error {
+	opts, warnings, err := f.labelOptions(cmd.Flags().Changed, time.Now())
+	for _, w := range warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+	}
+	if err != nil {
+		return err
+	}
+	// The other side first: it is quick, and may not be there.
+	var there labels.Set
+	var devices []draDevice
+	if f.dra {
+		devices, err = f.draDevices(cmd, file)
+	} else {
+		there, err = f.nodeLabels(cmd, file)
+	}
+	if err != nil {
+		return err
+	}
+	inv, scanErr, err := f.scan(cmd, opts)
+	if err != nil {
+		return err
+	}
+	for _, p := range inv.Problems {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable(p.String()))
+	}
+	if code := exitCode(inv, scanErr); code != exitOK {
+		return &exitError{code, errors.New("the GPUs of this host cannot be told, so nothing is compared")}
+	}
+	var rows []diffRow
+	if f.dra {
+		rows = compareDRA(inv, devices)
+	} else {
+		here, rejected := labels.Compute(inv, opts)
+		for _, r := range rejected {
+			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable(r.String()))
+		}
+		rows = compareLabels(here, there, f.compared)
+	}
+	return f.write(cmd.OutOrStdout(), rows)
+}
+
+// gfdPrefixes begin the keys of GFD; othersPrefixes those among them that are
+// the GPU operator's, its managers' and users', and the one that is never the
+// same.
+var (
+	gfdPrefixes = []string{
+		"nvidia.com/gpu.", "nvidia.com/mig-", "nvidia.com/mig.capable", "nvidia.com/mig.strategy",
+		"nvidia.com/cuda.", "nvidia.com/vgpu.", "nvidia.com/mps.capable",
+	}
+	othersPrefixes = []string{
+		"nvidia.com/gpu.deploy.", "nvidia.com/gpu.present", "nvidia.com/gpu.workload.", "nvidia.com/vgpu.config", "nvidia.com/mig-manager",
+	}
+)
+
+// compared tells whether a key is looked at.
+func (f *diffFlags) compared(key string) bool {
+	begins := func(prefix string) bool { return strings.HasPrefix(key, prefix) }
+	if len(f.prefixes) > 0 {
+		return slices.ContainsFunc(f.prefixes, begins)
+	}
+	return slices.ContainsFunc(gfdPrefixes, begins) && !slices.ContainsFunc(othersPrefixes, begins)
+}
+
+// nodeLabels are the labels to compare with.
+func (f *diffFlags) nodeLabels(cmd *cobra.Command, file string) (labels.Set, error) {
+	if file != "" {
+		content, err := readInput(cmd.InOrStdin(), file)
+		if err != nil {
+			return nil, err
+		}
+		set, err := labelsIn(content, f.agent.nodeName)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", cmp.Or(strings.TrimPrefix(file, "-"), "standard input"), err)
+		}
+		return set, nil
+	}
+	client, err := f.client()
+	if err != nil {
+		return nil, err
+	}
+	return client.NodeLabels(cmd.Context(), f.agent.nodeName)
+}
+
+func (f *diffFlags) client() (*publish.Client, error) {
+	if f.agent.nodeName == "" {
+		return nil, &exitError{exitUsage, errors.New("give --node-name, to compare with that Node's labels in the cluster, or a file")}
+	}
+	config, err := restConfig(f.agent.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	return publish.NewClient(config)
+}
+
+// maxInput bounds what is read of a file: a list of nodes is long.
+const maxInput = 256 << 20
+
+func readInput(stdin io.Reader, file string) ([]byte, error) {
+	in := stdin
+	if file != "-" {
+		opened, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer opened.Close()
+		in = opened
+	}
+	content, err := io.ReadAll(io.LimitReader(in, maxInput+1))
+	if err == nil && len(content) > maxInput {
+		err = errors.New("more than 256 MiB")
+	}
+	return content, err
+}
+
+// kubeObject is what is of interest in an object as kubectl prints it.
+type kubeObject struct {
+	Kind     string `yaml:"kind"`
+	Metadata struct {
+		Name   string            `yaml:"name"`
+		Labels map[string]string `yaml:"labels"`
+	} `yaml:"metadata"`
+	Spec struct {
+		Labels map[string]string `yaml:"labels"` // of a NodeFeature
+	} `yaml:"spec"`
+	Items []kubeObject `yaml:"items"`
+}
+
+// labelsIn reads the labels of a Node, or what a NodeFeature wants them to be.
+// Of several objects, name says which: a Node's name, or the end of a
+// NodeFeature's.
+func labelsIn(content []byte, name string) (labels.Set, error) {
+	var object kubeObject
+	if err := yaml.Unmarshal(content, &object); err != nil || object.Kind == "" {
+		set := keyValueLines(string(content))
+		if len(set) == 0 {
+			return nil, errors.New("neither an object as kubectl get -o json or -o yaml prints it, nor key=value lines")
+		}
+		return set, nil
+	}
+	objects := []kubeObject{object}
+	if strings.HasSuffix(object.Kind, "List") {
+		objects = object.Items
+	}
+	if name != "" {
+		objects = slices.DeleteFunc(objects, func(o kubeObject) bool {
+			return o.Metadata.Name != name && !(o.Kind == "NodeFeature" && strings.HasSuffix(o.Metadata.Name, "-features-for-"+name))
+		})
+	}
+	switch {
+	case len(objects) == 0 && name != "":
+		return nil, fmt.Errorf("it does not hold %q, which --node-name names", name)
+	case len(objects) != 1:
+		return nil, fmt.Errorf("it holds %d objects: name the one with --node-name", len(objects))
+	}
+	switch o := objects[0]; o.Kind {
+	case "Node":
+		return o.Metadata.Labels, nil
+	case "NodeFeature":
+		return o.Spec.Labels, nil
+	default:
+		return nil, fmt.Errorf("it holds a %s: want a Node or a NodeFeature", o.Kind)
+	}
+}
+
+// keyValueLines reads key=value lines, and passes over all others.
+func keyValueLines(text string) labels.Set {
+	set := labels.Set{}
+	for line := range strings.Lines(text) {
+		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if ok && key != "" && !strings.HasPrefix(key, "#") && !strings.ContainsAny(key, " \t") {
+			set[key] = value
+		}
+	}
+	return set
+}
+
+// verdict says how a label differs.
+type verdict string
+
+const (
+	isSame    verdict = "same"
+	isChanged verdict = "changed"
+	isMissing verdict = "missing" // there
+	isExtra   verdict = "extra"   // there
+)
+
+// diffRow is one label on both sides, nil where it is not.
+type diffRow struct {
+	Key     string  `json:"key" yaml:"key"`
+	Here    *string `json:"here" yaml:"here"`
+	There   *string `json:"there" yaml:"there"`
+	Verdict verdict `json:"verdict" yaml:"verdict"`
+}
+
+// newDiffRow compares as equal does.
+func newDiffRow(key string, here, there *string, equal func(here, there string) bool) diffRow {
+	r := diffRow{Key: key, Here: here, There: there, Verdict: isChanged}
+	switch {
+	case here == nil:
+		r.Verdict = isExtra
+	case there == nil:
+		r.Verdict = isMissing
+	case equal(*here, *there):
+		r.Verdict = isSame
+	}
+	return r
+}
+
+// compareLabels gives a row for each key that either side has, by key.
+func compareLabels(here, there labels.Set, compared func(key string) bool) []diffRow {
+	var keys []string
+	for _, set := range []labels.Set{here, there} {
+		for key := range set {
+			if compared(key) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	slices.Sort(keys)
+	var rows []diffRow
+	for _, key := range slices.Compact(keys) {
+		rows = append(rows, newDiffRow(key, valueOf(here, key), valueOf(there, key), func(a, b string) bool { return a == b }))
+	}
+	return rows
+}
+
+func valueOf(set labels.Set, key string) *string {
+	if value, ok := set[key]; ok {
+		return &value
+	}
+	return nil
+}
+
+// write writes the rows, and says by an error whether any differs.
+func (f *diffFlags) write(out io.Writer, rows []diffRow) error {
+	shown := []diffRow{}
+	differ := 0
+	for _, r := range rows {
+		if r.Verdict != isSame {
+			differ++
+		}
+		if f.all || r.Verdict != isSame {
+			shown = append(shown, r)
+		}
+	}
+	report := struct {
+		Equal    bool      `json:"equal" yaml:"equal"`
+		Compared int       `json:"compared" yaml:"compared"`
+		Labels   []diffRow `json:"labels" yaml:"labels"`
+	}{differ == 0, len(rows), shown}
+	var err error
+	switch f.output.value {
+	case "json":
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		err = e.Encode(report)
+	case "yaml":
+		e := yaml.NewEncoder(out)
+		e.SetIndent(2)
+		err = errors.Join(e.Encode(report), e.Close())
+	default:
+		err = writeDiffTable(out, shown, differ, len(rows))
+	}
+	if err != nil {
+		return err
+	}
+	if differ > 0 {
+		return &exitError{code: exitFailure}
+	}
+	return nil
+}
+
+func writeDiffTable(out io.Writer, shown []diffRow, differ, compared int) error {
+	w := bufio.NewWriter(out)
+	if len(shown) > 0 {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "KEY\tHERE\tTHERE\tVERDICT")
+		cell := func(value *string) string {
+			switch {
+			case value == nil:
+				return "-"
+			case *value == "":
+				return `""`
+			}
+			return printable(*value)
+		}
+		for _, r := range shown {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", printable(r.Key), cell(r.Here), cell(r.There), r.Verdict)
+		}
+		t.Flush()
+		fmt.Fprintln(w)
+	}
+	switch {
+	case compared == 0:
+		fmt.Fprintln(w, "nothing to compare: neither side has such a label")
+	case differ == 0:
+		fmt.Fprintf(w, "equal: %d compared\n", compared)
+	default:
+		fmt.Fprintf(w, "different: %d of %d\n", differ, compared)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+)
+
+func TestDiffCompared(t *testing.T) {
+	tests := map[string]bool{
+		"nvidia.com/gpu.product":                true,
+		"nvidia.com/gpu.future-key":             true, // what a newer GFD may publish
+		"nvidia.com/mig-1g.5gb.count":           true,
+		"nvidia.com/mig.strategy":               true,
+		"nvidia.com/cuda.driver.major":          true,
+		"nvidia.com/vgpu.present":               true,
+		"nvidia.com/mps.capable":                true,
+		"nvidia.com/gfd.timestamp":              false,
+		"nvidia.com/gpu.deploy.driver":          false,
+		"nvidia.com/gpu.present":                false,
+		"nvidia.com/gpu.workload.config":        false,
+		"nvidia.com/gpu-driver-upgrade-state":   false,
+		"nvidia.com/mig.config":                 false,
+		"nvidia.com/mig.config.state":           false,
+		"nvidia.com/vgpu.config.state":          false,
+		"nvidia.com/device-plugin.config":       false,
+		"feature.node.kubernetes.io/cpu-cpuid":  false,
+		"gpu.feature.node.kubernetes.io/state":  false,
+		"kubernetes.io/hostname":                false,
+		"nvidia.com/gdrcopy.capable":            false,
+		"feature.node.kubernetes.io/pci-10de.x": false,
+	}
+	for key, want := range tests {
+		if got := new(diffFlags).compared(key); got != want {
+			t.Errorf("%s: %v, want %v", key, got, want)
+		}
+	}
+}
+
+func TestEqualVersions(t *testing.T) {
+	tests := []struct {
+		a, b string
+		want bool
+	}{
+		{"535.54.03", "535.54.3", true},
+		{"13.0", "13.0.0", true},
+		{"580.95.05", "580.95.50", false},
+		{"580.95", "580.95.0", true},
+		{"580", "580.1", false},
+		{"100.00.00", "100.0.0", true},
+		{"535.129.03", "535.129", false},
+	}
+	for _, test := range tests {
+		if equalVersions(test.a, test.b) != test.want || equalVersions(test.b, test.a) != test.want {
+			t.Errorf("%s and %s: want %v", test.a, test.b, test.want)
+		}
+	}
+}
+
+// TestCompareDRAWithMIG: in static MIG a GPU that is split is listed by its MIG
+// devices only, and none of them tells the whole GPU's memory.
+func TestCompareDRAWithMIG(t *testing.T) {
+	device := func(memoryMiB string, attributes ...string) draDevice {
+		d := draDevice{Attributes: map[string]draAttribute{"productName": {String: "NVIDIA H100"}}, Capacity: map[string]draCapacity{"memory": {memoryMiB}}}
+		for _, a := range attributes {
+			name, value, _ := strings.Cut(a, "=")
+			d.Attributes[name] = draAttribute{String: value}
+		}
+		return d
+	}
+	gpu := func(index int, profiles ...string) discover.GPU {
+		g := &nvml.GPU{Index: index, Name: "NVIDIA H100", MIG: &nvml.MIG{Enabled: len(profiles) > 0}}
+		for _, p := range profiles {
+			g.MIG.Devices = append(g.MIG.Devices, nvml.MIGDevice{Profile: p})
+		}
+		return discover.GPU{Vendor: discover.NVIDIA, Condition: discover.Usable, Product: "NVIDIA H100", NVML: g, MemoryBytes: 80 << 30}
+	}
+	inv := &discover.Inventory{GPUs: []discover.GPU{gpu(0, "1g.10gb", "1g.10gb", "1g.10gb+me"), gpu(1, "3g.40gb")}}
+	static := []draDevice{
+		device("9728Mi", "type=mig", "uuid=MIG-1", "parentUUID=GPU-0", "profile=1g.10gb"),
+		device("9728Mi", "type=mig", "uuid=MIG-2", "parentUUID=GPU-0", "profile=1g.10gb"),
+		device("9728Mi", "type=mig", "uuid=MIG-3", "parentUUID=GPU-0", "profile=1g.10gb+me"),
+		device("40192Mi", "type=mig", "uuid=MIG-4", "parentUUID=GPU-1", "profile=3g.40gb"),
+	}
+	for _, r := range compareDRA(inv, static) {
+		if r.Verdict != isSame {
+			t.Errorf("%s: %v", r.Key, r.Verdict)
+		}
+	}
+	rows := compareDRA(inv, static[1:])
+	differ := 0
+	for _, r := range rows {
+		if r.Verdict != isSame {
+			differ++
+			if r.Key != "nvidia.com/mig-1g.10gb.count" || *r.Here != "2" || *r.There != "1" {
+				t.Errorf("%s: %v", r.Key, r.Verdict)
+			}
+		}
+	}
+	if differ != 1 || len(rows) != 5 { // product, count, three profiles
+		t.Errorf("%d of %d rows differ, want 1 of 5", differ, len(rows))
+	}
+	// Dynamic MIG lists each device that could be made.
+	dynamic := []draDevice{device("80Gi", "type=gpu", "uuid=GPU-0"), device("80Gi", "type=gpu", "uuid=GPU-1"), device("10Gi", "type=mig", "profile=7g.80gb")}
+	for _, r := range compareDRA(inv, dynamic) {
+		if strings.Contains(r.Key, "mig-") || strings.HasSuffix(r.Key, ".count") && r.Verdict != isSame {
+			t.Errorf("dynamic MIG: %s: %v", r.Key, r.Verdict)
+		}
+	}
+}
+
+func FuzzLabelsIn(f *testing.F) {
+	f.Add([]byte("a=b\n"), "")
+	f.Add([]byte(`{"kind": "Node", "metadata": {"name": "a", "labels": {"a": "b"}}}`), "a")
+	f.Add([]byte("kind: List\nitems: [{kind: Node}, {kind: ResourceSlice, spec: {driver: gpu.nvidia.com}}]"), "")
+	f.Fuzz(func(t *testing.T, content []byte, name string) {
+		_, _ = labelsIn(content, name)
+		if devices, err := devicesIn(content, name); err == nil {
+			compareDRA(&discover.Inventory{}, devices)
+		}
+	})
+}

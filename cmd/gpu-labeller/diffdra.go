@@ -1,0 +1,333 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+// draDriver is the name of NVIDIA's DRA driver for GPUs.
+const draDriver = "gpu.nvidia.com"
+
+// draDevice is a device of a ResourceSlice (resource.k8s.io/v1), as NVIDIA's DRA
+// driver describes it. In v1beta1 the description is one level deeper.
+type draDevice struct {
+	Name       string                  `yaml:"name"`
+	Attributes map[string]draAttribute `yaml:"attributes"`
+	Capacity   map[string]draCapacity  `yaml:"capacity"`
+	Basic      *draDevice              `yaml:"basic"`
+}
+
+// draAttribute is a value of one of several kinds.
+type draAttribute struct {
+	String  string `yaml:"string"`
+	Version string `yaml:"version"`
+}
+
+type draCapacity struct {
+	Value string `yaml:"value"`
+}
+
+// resourceSlice is one, or a list of them.
+type resourceSlice struct {
+	Kind string `yaml:"kind"`
+	Spec struct {
+		Driver   string `yaml:"driver"`
+		NodeName string `yaml:"nodeName"`
+		Pool     struct {
+			Name       string `yaml:"name"`
+			Generation int64  `yaml:"generation"`
+		} `yaml:"pool"`
+		Devices []draDevice `yaml:"devices"`
+	} `yaml:"spec"`
+	Items []resourceSlice `yaml:"items"`
+}
+
+func (d *draDevice) text(name string) string { return d.Attributes[name].String }
+
+// draDevices are the GPUs and MIG devices that DRA publishes for the node.
+func (f *diffFlags) draDevices(cmd *cobra.Command, file string) ([]draDevice, error) {
+	if file != "" {
+		content, err := readInput(cmd.InOrStdin(), file)
+		if err != nil {
+			return nil, err
+		}
+		return devicesIn(content, f.agent.nodeName)
+	}
+	client, err := f.client()
+	if err != nil {
+		return nil, err
+	}
+	// v1 came with Kubernetes 1.34.
+	for _, v := range []string{"v1", "v1beta2", "v1beta1"} {
+		content, err := client.Get(cmd.Context(), "list", "resourceslices.resource.k8s.io", "/apis/resource.k8s.io/"+v+"/resourceslices",
+			url.Values{"fieldSelector": {"spec.nodeName=" + f.agent.nodeName}})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return devicesIn(content, f.agent.nodeName)
+	}
+	return nil, errors.New("the cluster has no ResourceSlices: dynamic resource allocation (DRA) needs Kubernetes 1.34, or an older one with its feature gate")
+}
+
+// devicesIn reads the devices of a node from its slices in their newest
+// generation.
+func devicesIn(content []byte, node string) ([]draDevice, error) {
+	var list resourceSlice
+	if err := yaml.Unmarshal(content, &list); err != nil || !strings.HasSuffix(list.Kind, "List") && list.Kind != "ResourceSlice" {
+		return nil, errors.New("no ResourceSlices as kubectl get resourceslices -o yaml or -o json prints them")
+	}
+	slicesOf := list.Items
+	if list.Kind == "ResourceSlice" {
+		slicesOf = []resourceSlice{list}
+	}
+	newest := map[string]int64{}
+	nodes := map[string]bool{}
+	mine := slicesOf[:0:0]
+	for _, s := range slicesOf {
+		if s.Spec.Driver != draDriver || node != "" && s.Spec.NodeName != node {
+			continue
+		}
+		mine = append(mine, s)
+		nodes[s.Spec.NodeName] = true
+		newest[s.Spec.Pool.Name] = max(newest[s.Spec.Pool.Name], s.Spec.Pool.Generation)
+	}
+	switch {
+	case len(mine) == 0:
+		return nil, fmt.Errorf("there is no ResourceSlice of the driver %s for node %s", draDriver, cmp.Or(node, "(any)"))
+	case len(nodes) > 1:
+		return nil, fmt.Errorf("there are ResourceSlices of %d nodes: name one with --node-name", len(nodes))
+	}
+	var devices []draDevice
+	for _, s := range mine {
+		if s.Spec.Pool.Generation < newest[s.Spec.Pool.Name] {
+			continue
+		}
+		for _, d := range s.Spec.Devices {
+			if d.Basic != nil {
+				d.Attributes, d.Capacity = d.Basic.Attributes, d.Basic.Capacity
+			}
+			devices = append(devices, d)
+		}
+	}
+	return devices, nil
+}
+
+// draModel is the GPUs of one product, as DRA describes them.
+type draModel struct {
+	gpus     map[string]bool // by UUID, those that are split by MIG included
+	whole    *draDevice      // one that is not split, nil if all are
+	any      *draDevice
+	profiles map[string]int // MIG devices
+	dynamic  bool           // MIG devices that could be made are listed, too
+}
+
+// draModels sorts devices by product. GPUs that are passed through to virtual
+// machines are none of ours.
+func draModels(devices []draDevice) map[string]*draModel {
+	models := map[string]*draModel{}
+	for i := range devices {
+		d := &devices[i]
+		kind := d.text("type")
+		if kind != "gpu" && kind != "mig" {
+			continue
+		}
+		name := d.text("productName")
+		m := models[name]
+		if m == nil {
+			m = &draModel{gpus: map[string]bool{}, profiles: map[string]int{}}
+			models[name] = m
+		}
+		m.any = d
+		switch {
+		case kind == "gpu":
+			m.whole = d
+			m.gpus[cmp.Or(d.text("uuid"), d.Name)] = true
+		case d.text("uuid") == "":
+			m.dynamic = true // not there yet; its GPU is listed as one
+		default:
+			m.profiles[strings.ReplaceAll(d.text("profile"), "+", ".")]++
+			m.gpus[cmp.Or(d.text("parentUUID"), d.Name)] = true
+		}
+	}
+	return models
+}
+
+// compareDRA compares the GPUs that were found, model by model, with those that
+// DRA publishes. What DRA does not say is not compared.
+func compareDRA(inv *discover.Inventory, devices []draDevice) []diffRow {
+	here := modelLabels(inv)
+	there := draModels(devices)
+	names := slices.Collect(maps.Keys(here))
+	for name := range there {
+		if here[name] == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	rows := driverRows(here, there)
+	for _, name := range names {
+		for _, r := range modelRows(name, here[name], there[name]) {
+			// What DRA leaves out is no difference, but for a whole model and a
+			// profile.
+			if r.There == nil && there[name] != nil && !strings.HasSuffix(r.Key, ".count") {
+				continue
+			}
+			if len(names) > 1 {
+				r.Key += " of " + name
+			}
+			rows = append(rows, r)
+		}
+	}
+	return slices.DeleteFunc(rows, func(r diffRow) bool { return r.Here == nil && r.There == nil })
+}
+
+// driverRows compares what is the same for all models, where both sides say it.
+func driverRows(here map[string]labels.Set, there map[string]*draModel) []diffRow {
+	var rows []diffRow
+	for _, v := range []struct{ key, attribute string }{
+		{"nvidia.com/cuda.driver-version.full", "driverVersion"},
+		{"nvidia.com/cuda.runtime-version.full", "cudaDriverVersion"},
+	} {
+		var label, version string
+		for _, set := range here {
+			label = set[v.key]
+		}
+		for _, name := range slices.Sorted(maps.Keys(there)) {
+			version = cmp.Or(version, there[name].any.Attributes[v.attribute].Version)
+		}
+		if label != "" && version != "" {
+			rows = append(rows, newDiffRow(v.key, &label, &version, equalVersions))
+		}
+	}
+	return rows
+}
+
+// modelLabels are the labels that each model would have if it were alone on the
+// node, MIG devices by profile, and nothing shared.
+func modelLabels(inv *discover.Inventory) map[string]labels.Set {
+	models := map[string][]discover.GPU{}
+	for _, g := range inv.GPUs {
+		if g.NVML != nil && g.Condition == discover.Usable {
+			models[g.NVML.Name] = append(models[g.NVML.Name], g)
+		}
+	}
+	sets := map[string]labels.Set{}
+	for name, gpus := range models {
+		set, _ := labels.Compute(&discover.Inventory{GPUs: gpus, NVIDIA: inv.NVIDIA},
+			labels.Options{MIGStrategy: labels.MIGMixed, OmitExtra: true, OmitPCI: true})
+		sets[name] = set
+	}
+	return sets
+}
+
+// modelRows compares a model; set or m is nil where one side does not have it, of
+// which it is enough to know the count.
+func modelRows(name string, set labels.Set, m *draModel) []diffRow {
+	exactly := func(a, b string) bool { return a == b }
+	there := labels.Set{}
+	if m != nil {
+		there = labels.Set{"nvidia.com/gpu.product": name, "nvidia.com/gpu.count": strconv.Itoa(len(m.gpus))}
+	}
+	rows := []diffRow{
+		draRow("nvidia.com/gpu.product", set, there["nvidia.com/gpu.product"], equalNames),
+		draRow("nvidia.com/gpu.count", set, there["nvidia.com/gpu.count"], exactly),
+	}
+	if set == nil || m == nil {
+		return rows
+	}
+	var memory string
+	if m.whole != nil {
+		if q, err := resource.ParseQuantity(m.whole.Capacity["memory"].Value); err == nil {
+			memory = strconv.FormatInt(q.Value()>>20, 10)
+		}
+	}
+	major, minor, _ := strings.Cut(m.any.Attributes["cudaComputeCapability"].Version, ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	rows = append(rows,
+		draRow("nvidia.com/gpu.memory", set, memory, exactly),
+		draRow("nvidia.com/gpu.compute.major", set, major, exactly),
+		draRow("nvidia.com/gpu.compute.minor", set, minor, exactly),
+		draRow("nvidia.com/gpu.family", set, m.any.text("architecture"), equalNames),
+	)
+	if m.dynamic {
+		return rows
+	}
+	profiles := slices.Collect(maps.Keys(m.profiles))
+	for key := range set {
+		profile, ok := strings.CutPrefix(key, "nvidia.com/mig-")
+		profile, count := strings.CutSuffix(profile, ".count")
+		if ok && count && m.profiles[profile] == 0 {
+			profiles = append(profiles, profile)
+		}
+	}
+	slices.Sort(profiles)
+	for _, profile := range profiles {
+		there := ""
+		if n := m.profiles[profile]; n > 0 {
+			there = strconv.Itoa(n)
+		}
+		rows = append(rows, draRow("nvidia.com/mig-"+profile+".count", set, there, exactly))
+	}
+	return rows
+}
+
+// draRow compares a label with DRA's value, empty where DRA has none.
+func draRow(key string, set labels.Set, there string, equal func(here, there string) bool) diffRow {
+	var value *string
+	if there != "" {
+		value = &there
+	}
+	return newDiffRow(key, valueOf(set, key), value, equal)
+}
+
+// equalVersions compares numbers: DRA's are semantic versions, in which 535.54.03
+// is 535.54.3, and 13.0 is 13.0.0.
+func equalVersions(a, b string) bool {
+	x, y := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range max(len(x), len(y)) {
+		if versionPart(x, i) != versionPart(y, i) {
+			return false
+		}
+	}
+	return true
+}
+
+func versionPart(parts []string, i int) string {
+	if i >= len(parts) {
+		return "0"
+	}
+	return cmp.Or(strings.TrimLeft(parts[i], "0"), "0")
+}
+
+// equalNames compares a label's value with the text that it was made of. A label
+// holds no space and few marks, and is cut at 63 characters.
+func equalNames(a, b string) bool {
+	x, y := lettersOf(a), lettersOf(b)
+	return x == y || len(a) >= 60 && strings.HasPrefix(y, x)
+}
+
+func lettersOf(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' {
+			return r
+		}
+		return -1
+	}, strings.ToLower(s))
+}
