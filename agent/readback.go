@@ -85,6 +85,9 @@ func (l *loop) haveReadBack(m missing) {
 		return // until they change
 	default:
 		l.metrics.missing.set(float64(len(m.keys)))
+		for _, p := range l.publishers {
+			p.moved() // what we published may be gone, too
+		}
 		if !l.readBack.warned {
 			l.readBack.warned = true
 			text := m.text(readBackIntervals * l.config.Interval)
@@ -98,13 +101,13 @@ func (l *loop) haveReadBack(m missing) {
 // text says what is missing and why that may be.
 func (m missing) text(after time.Duration) string {
 	if len(m.keys) == m.total {
-		return fmt.Sprintf("labels were published, and after %v the Node has none of them: are Node Feature Discovery's master, and for feature files its worker on this node, running? or publish to the Node directly (--sink=node)", after)
+		return fmt.Sprintf("labels were published, and after %v the Node has none of them: are Node Feature Discovery's master, and for feature files its worker on this node, running? was the file or object of ours removed? or publish to the Node directly (--sink=node)", after)
 	}
 	namespaces := map[string]bool{}
 	for _, key := range m.keys {
 		namespace, _, _ := strings.Cut(key, "/")
 		namespaces[namespace] = true
 	}
-	return fmt.Sprintf("labels were published, and after %v the Node has only %d of %d: does Node Feature Discovery's master refuse %s (--deny-label-ns, --label-whitelist), or does another source set them to other values?",
+	return fmt.Sprintf("labels were published, and after %v the Node has only %d of %d as they are: is Node Feature Discovery's master stopped or slow, does it refuse %s (--deny-label-ns, --label-whitelist), or does another source set them to other values?",
 		after, m.total-len(m.keys), m.total, strings.Join(sorted(namespaces), ", "))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -80,11 +81,18 @@ func (c *Client) list(ctx context.Context, resource string, get func() *rest.Req
 // HasNodeFeatures tells whether the cluster knows NodeFeature objects, which it
 // does where NFD is installed.
 func (c *Client) HasNodeFeatures(ctx context.Context) (bool, error) {
-	_, err := c.do(ctx, "get", "the API group nfd.k8s-sigs.io", c.nfd.Get())
+	body, err := c.do(ctx, "get", "the API group nfd.k8s-sigs.io", c.nfd.Get())
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil, err
+	if err != nil {
+		return false, err
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return false, fmt.Errorf("the API server's answer: %w", err)
+	}
+	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == "nodefeatures" }), nil
 }
 
 // Event tells kubectl describe node what an operator should hear of, in the way
