@@ -1,0 +1,137 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/gpu-labeller/gpu-labeller/publish"
+)
+
+// Cluster is the way to the API server.
+type Cluster struct {
+	client *publish.Client
+	config *rest.Config
+}
+
+// NewCluster returns a Cluster. It does not connect.
+func NewCluster(config *rest.Config) (*Cluster, error) {
+	client, err := publish.NewClient(config)
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{client: client, config: config}, nil
+}
+
+// errAbsent means that the API server has no such object, or no such kind.
+var errAbsent = errors.New("not there")
+
+// get reads an object, or a list in one piece, into what.
+func (c *Cluster) get(ctx context.Context, verb, resource, path string, query url.Values, what any) error {
+	body, err := c.client.Get(ctx, verb, resource, path, query)
+	if apierrors.IsNotFound(err) {
+		return errAbsent
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, what); err != nil {
+		return fmt.Errorf("the API server's answer for %s: %w", resource, err)
+	}
+	return nil
+}
+
+// because says why something could not be read. A right that is missing is named.
+func because(err error) string {
+	var forbidden *publish.ForbiddenError
+	if errors.As(err, &forbidden) {
+		return fmt.Sprintf("not allowed to %s %s: grant the verb, or name a kubeconfig that has it with --kubeconfig", forbidden.Verb, forbidden.Resource)
+	}
+	return err.Error()
+}
+
+// lacksRight tells a refusal from an API server that does not answer.
+func lacksRight(err error) bool {
+	var forbidden *publish.ForbiddenError
+	return errors.As(err, &forbidden)
+}
+
+// state is what was read of the cluster, as far as it concerns one Node. Each
+// error belongs to what stands before it; errAbsent means that it is not there.
+type state struct {
+	failure string // the API server does not answer, so nothing below is set
+
+	node         *node
+	nodeErr      error
+	pods         []pod // on the Node
+	podsErr      error
+	daemonSets   []daemonSet
+	daemonErr    error
+	nodeFeatures bool // the cluster has NFD's NodeFeature objects
+	nfdErr       error
+	masters      []pod // NFD's, anywhere
+	mastersErr   error
+	runtimeClass *runtimeClass
+	runtimeErr   error
+	policies     []clusterPolicy
+	policiesErr  error
+	slices       []resourceSlice // of the Node
+	slicesErr    error
+}
+
+// nvidiaRuntimeClass is the RuntimeClass that NVIDIA's documentation names.
+const nvidiaRuntimeClass = "nvidia"
+
+// read reads all that the steps ask for. It gives up only when the API server
+// does not answer at all.
+func (c *Cluster) read(ctx context.Context, name string) *state {
+	k := &state{}
+	var n node
+	switch k.nodeErr = c.get(ctx, "get", "nodes", "/api/v1/nodes/"+url.PathEscape(name), nil, &n); {
+	case k.nodeErr == nil:
+		k.node = &n
+	case errors.Is(k.nodeErr, errAbsent), lacksRight(k.nodeErr):
+	default:
+		k.failure = "the API server does not answer: " + because(k.nodeErr)
+		return k
+	}
+	onNode := url.Values{"fieldSelector": {"spec.nodeName=" + name}}
+	var pods list[pod]
+	k.podsErr = c.get(ctx, "list", "pods", "/api/v1/pods", onNode, &pods)
+	k.pods = pods.Items
+
+	var sets list[daemonSet]
+	k.daemonErr = c.get(ctx, "list", "daemonsets.apps", "/apis/apps/v1/daemonsets", nil, &sets)
+	k.daemonSets = sets.Items
+
+	k.nodeFeatures, k.nfdErr = c.client.HasNodeFeatures(ctx)
+	if k.nodeFeatures {
+		var masters list[pod]
+		k.mastersErr = c.get(ctx, "list", "pods", "/api/v1/pods", url.Values{"labelSelector": {"app.kubernetes.io/name=node-feature-discovery"}}, &masters)
+		k.masters = masters.Items
+	}
+
+	var class runtimeClass
+	if k.runtimeErr = c.get(ctx, "get", "runtimeclasses.node.k8s.io", "/apis/node.k8s.io/v1/runtimeclasses/"+nvidiaRuntimeClass, nil, &class); k.runtimeErr == nil {
+		k.runtimeClass = &class
+	}
+	var policies list[clusterPolicy]
+	k.policiesErr = c.get(ctx, "list", "clusterpolicies.nvidia.com", "/apis/nvidia.com/v1/clusterpolicies", nil, &policies)
+	k.policies = policies.Items
+
+	// v1 came with Kubernetes 1.34.
+	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
+		var slices list[resourceSlice]
+		k.slicesErr = c.get(ctx, "list", "resourceslices.resource.k8s.io", "/apis/resource.k8s.io/"+version+"/resourceslices", onNode, &slices)
+		k.slices = slices.Items
+		if !errors.Is(k.slicesErr, errAbsent) {
+			break
+		}
+	}
+	return k
+}
