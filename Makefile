@@ -11,7 +11,7 @@ RELEASE ?=
 LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE))
 RECORDED = testdata/hosts/h200x1.txtar
 
-.PHONY: all build run test lint unit fuzz bench generate clean
+.PHONY: all build run test lint unit e2e image fuzz bench generate clean
 
 all: build
 
@@ -26,18 +26,30 @@ run: build ## print this host's labels; without a GPU, a recorded host's
 	echo "$(RECORDED), a recorded host, gets:"; \
 	bin/gpu-labeller --print --host $(RECORDED)
 
-test: lint unit ## all that CI runs
+test: lint unit e2e ## all that CI runs
 
 lint: ## gofmt, go vet, staticcheck, go mod tidy
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "gofmt -w these:"; echo "$$unformatted"; exit 1; fi
 	$(GO) mod tidy -diff
-	$(GO) vet ./...
-	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+	$(GO) vet -tags e2e ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck -tags e2e ./...
+	$(GO) tool -modfile=manifests/tools/go.mod helm lint --quiet manifests/chart/gpu-labeller
 
 unit: ## the tests, with the race detector
 	testdata/cluster/build.sh
 	$(GO) test -race -timeout 25m ./...
+
+e2e: ## installs on a real kubelet and containerd; skips, and says so, without root
+	testdata/cluster/build.sh kubelet
+	$(GO) test -tags e2e -timeout 25m ./test/e2e
+
+IMAGE ?= ghcr.io/gpu-labeller/gpu-labeller
+VERSION = $(or $(RELEASE),devel)
+
+image: build ## bin/image.tar, in the OCI layout, without a daemon
+	$(GO) tool -modfile=manifests/tools/go.mod cyclonedx-gomod bin -json -noserial -notimestamp -version '$(VERSION)' -output bin/sbom.cdx.json bin/gpu-labeller
+	$(GO) run ./internal/image/mkimage -o bin/image.tar -name '$(IMAGE):$(VERSION)' -version '$(VERSION)' -revision "$$(git rev-parse HEAD)" -sbom bin/sbom.cdx.json bin/gpu-labeller
 
 FUZZTIME ?= 20s
 fuzz: ## every fuzz target for FUZZTIME
@@ -51,8 +63,9 @@ fuzz: ## every fuzz target for FUZZTIME
 bench: ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-generate: ## docs/labels.md and the labels of the test hosts
+generate: ## docs/labels.md, the labels of the test hosts, the manifests from the chart
 	$(GO) test ./labels ./cmd/gpu-labeller -update
+	$(GO) test ./manifests -run TestGenerated -update
 
 clean:
 	rm -rf bin

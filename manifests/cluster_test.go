@@ -1,0 +1,350 @@
+package manifests
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+	"k8s.io/client-go/rest"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/cluster"
+)
+
+const runtimeClass = `
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: nvidia}
+handler: nvidia
+`
+
+// TestCluster gives the manifests to a real API server. No kubelet runs: pods are
+// bound to Nodes, and their tokens are asked for.
+func TestCluster(t *testing.T) {
+	c := cluster.Start(t)
+	c.Apply(runtimeClass)
+	crd, err := os.ReadFile("../testdata/cluster/nodefeature-crd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Apply(string(crd))
+	c.Kubectl("create", "namespace", "gpu-operator")
+	c.Kubectl("create", "namespace", "gpu-labeller")
+	for _, name := range []string{"node-a", "node-b"} {
+		c.CreateNode(name)
+	}
+
+	t.Run("strict", func(t *testing.T) {
+		for _, o := range overlays {
+			strict(t, c, "-k", filepath.Join("overlays", o.name))
+			if o.cleanup != "" {
+				strict(t, c, "-k", filepath.Join("cleanup", o.cleanup))
+			}
+		}
+		for _, set := range []string{"nvml.access=driverRoot", "nvml.access=driverRoot,nvml.driverRoot.privileged=false,config.configMap=c,host.sys=", "sinks={node,feature-file},monitoring.dashboard.enabled=true"} {
+			out := tool(t, "helm", "template", "x", "chart/gpu-labeller", "--namespace", "gpu-labeller", "--set", set)
+			file := filepath.Join(t.TempDir(), "rendered.yaml")
+			if err := os.WriteFile(file, []byte(out), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			strict(t, c, "-f", file)
+		}
+	})
+	t.Run("restricted", func(t *testing.T) { restricted(t, c) })
+	t.Run("examples", func(t *testing.T) { examples(t, c) })
+	t.Run("direct", func(t *testing.T) { ownNode(t, c) })
+	t.Run("cleanup", func(t *testing.T) { cleanup(t, c) })
+	t.Run("nodefeature", func(t *testing.T) { ownNodeFeature(t, c) })
+}
+
+// strict asks the API server whether it would take everything, unknown fields and
+// warnings included.
+func strict(t *testing.T, c *cluster.Cluster, args ...string) {
+	t.Helper()
+	_, err := c.TryKubectl(append([]string{"apply", "--dry-run=server", "--validate=strict", "--warnings-as-errors"}, args...)...)
+	if err != nil {
+		t.Errorf("%s: %v", strings.Join(args, " "), err)
+	}
+}
+
+// restricted installs without /sys where the Pod Security Standard "restricted" is
+// enforced.
+func restricted(t *testing.T, c *cluster.Cluster) {
+	c.Apply(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: restricted, labels: {pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}}
+`)
+	out := tool(t, "helm", "template", "x", "chart/gpu-labeller", "--namespace", "restricted", "--set", "host.sys=")
+	file := filepath.Join(t.TempDir(), "rendered.yaml")
+	if err := os.WriteFile(file, []byte(out), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	strict(t, c, "-f", file)
+}
+
+// examples applies them beside two Nodes with the labels of recorded hosts, and looks
+// where their pods go.
+func examples(t *testing.T, c *cluster.Cluster) {
+	for node, host := range map[string]string{"h200": "h200x1", "mig": "gfd-mig-mixed-h200", "t4": "gfd-t4x4"} {
+		c.CreateNode(node)
+		labels := hostLabels(t, host)
+		if len(labels) == 0 {
+			t.Fatalf("host %s has no labels", host)
+		}
+		patch(t, c, "/api/v1/nodes/"+node, map[string]any{"metadata": map[string]any{"labels": labels}})
+		count := map[string]string{"nvidia.com/gpu": "8", "nvidia.com/mig-1g.18gb": "0"}
+		if node == "mig" {
+			count = map[string]string{"nvidia.com/gpu": "0", "nvidia.com/mig-1g.18gb": "7"}
+		}
+		patch(t, c, "/api/v1/nodes/"+node+"/status", map[string]any{"status": map[string]any{"capacity": count, "allocatable": count}})
+	}
+	files, err := filepath.Glob("examples/*.yaml")
+	if err != nil || len(files) != 6 {
+		t.Fatalf("examples: %v, %v", files, err)
+	}
+	for _, file := range files {
+		strict(t, c, "-f", file)
+		c.Kubectl("apply", "-f", file)
+	}
+	for pod, node := range map[string]string{
+		"pod/node-selector": "h200", "pod/toleration": "h200", "pod/mig-slice": "mig", "pod/nvidia-smi": "node-a",
+		"pods --selector=app=memory-and-family": "h200", "pod/resource-claim": "",
+	} {
+		if strings.HasPrefix(pod, "pod/toleration") {
+			// Any node with usable GPUs.
+			node = "h200 t4"
+		}
+		var got string
+		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+			got = c.Kubectl(append([]string{"get", "-o", "jsonpath={..spec.nodeName}"}, strings.Fields(pod)...)...)
+			if got != "" || node == "" {
+				break
+			}
+		}
+		if node == "" && got != "" || node != "" && (got == "" || !strings.Contains(node, got)) {
+			t.Errorf("%s is on node %q, want %q", pod, got, node)
+		}
+	}
+}
+
+// hostLabels are the labels that a recorded host must give.
+func hostLabels(t *testing.T, name string) map[string]string {
+	t.Helper()
+	archive, err := txtar.ParseFile(filepath.Join("../testdata/hosts", name+".txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := map[string]string{}
+	for _, f := range archive.Files {
+		if f.Name != "want.labels" {
+			continue
+		}
+		for line := range strings.Lines(string(f.Data)) {
+			if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+				set[key] = value
+			}
+		}
+	}
+	return set
+}
+
+// request is one that a policy lets through or refuses.
+type request struct {
+	name   string
+	method string // default PATCH
+	path   string
+	kind   string // of a patch; default merge
+	body   string
+	says   string // in the refusal; empty if it is to be allowed
+}
+
+const ownNodePath = "/api/v1/nodes/node-a"
+
+// nodeRequests are what an agent on node-a may and may not do, whatever the labels.
+var nodeRequests = []request{
+	{name: "label", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/gpu.count":"8","gpu.feature.node.kubernetes.io/state":"ok"}}}`},
+	{name: "change it", path: ownNodePath, kind: "strategic-merge", body: `{"metadata":{"labels":{"nvidia.com/gpu.count":"7"}}}`},
+	{name: "by JSON patch", path: ownNodePath, kind: "json", body: `[{"op":"replace","path":"/metadata/labels/nvidia.com~1gpu.count","value":"6"}]`},
+	{name: "remove it", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/gpu.count":null}}}`},
+	{name: "MIG label", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/mig-1g.18gb.count":"7"}}}`},
+	{name: "apply", path: ownNodePath + "?fieldManager=gpu-labeller", kind: "apply", body: `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node-a","labels":{"nvidia.com/gpu.product":"NVIDIA-H200"}}}`},
+
+	{name: "another Node", path: "/api/v1/nodes/node-b", body: `{"metadata":{"labels":{"nvidia.com/gpu.count":"8"}}}`, says: `an agent on Node "node-a" may not change Node "node-b"`},
+	{name: "foreign label", path: ownNodePath, body: `{"metadata":{"labels":{"example.com/x":"y"}}}`, says: "may not be changed: example.com/x"},
+	{name: "foreign beside own", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/gpu.count":"8","node-role.kubernetes.io/control-plane":""}}}`, says: "may not be changed: node-role.kubernetes.io/control-plane"},
+	{name: "foreign changed", path: ownNodePath, body: `{"metadata":{"labels":{"kubernetes.io/hostname":"x"}}}`, says: "may not be changed: kubernetes.io/hostname"},
+	{name: "foreign removed", path: ownNodePath, body: `{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`, says: "may not be changed: kubernetes.io/hostname"},
+	{name: "the operator's", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/gpu.deploy.client":"false"}}}`, says: "may not be changed: nvidia.com/gpu.deploy.client"},
+	{name: "a user's", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/mig.config":"all-1g.18gb"}}}`, says: "may not be changed: nvidia.com/mig.config"},
+	{name: "annotation", path: ownNodePath, body: `{"metadata":{"annotations":{"nvidia.com/x":"y"}}}`, says: "annotations may not be changed"},
+	{name: "finalizer", path: ownNodePath, body: `{"metadata":{"finalizers":["nvidia.com/x"]}}`, says: "finalizers may not be changed"},
+	{name: "owner", path: ownNodePath, body: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node-b","uid":"00000000-0000-0000-0000-000000000000"}]}}`, says: "owner references may not be changed"},
+	{name: "cordon", path: ownNodePath, body: `{"spec":{"unschedulable":true}}`, says: "the spec, its taints included, may not be changed"},
+	{name: "taint", path: ownNodePath, body: `{"spec":{"taints":[{"key":"nvidia.com/gpu","effect":"NoSchedule"}]}}`, says: "the spec, its taints included, may not be changed"},
+	{name: "status", path: ownNodePath + "/status", body: `{"status":{"capacity":{"nvidia.com/gpu":"8"}}}`, says: `cannot patch resource "nodes/status"`},
+	{name: "delete", method: http.MethodDelete, path: ownNodePath, says: "cannot delete resource"},
+	{name: "list", method: http.MethodGet, path: "/api/v1/nodes", says: "cannot list resource"},
+	{name: "secrets", method: http.MethodGet, path: "/api/v1/namespaces/gpu-labeller/secrets", says: "cannot list resource"},
+	{name: "event elsewhere", method: http.MethodPost, path: "/api/v1/namespaces/gpu-labeller/events", body: `{}`, says: "cannot create resource"},
+}
+
+func ownNode(t *testing.T, c *cluster.Cluster) {
+	c.Kubectl("apply", "-k", "overlays/direct")
+	token := c.ServiceAccountToken("gpu-labeller", "gpu-labeller", podOn(t, c, "gpu-labeller", "node-a"))
+	enforced(t, c, token, nodeRequests[6])
+	for _, r := range nodeRequests {
+		t.Run(r.name, func(t *testing.T) { r.check(t, c.ConfigWithToken(token)) })
+	}
+	t.Run("token of no pod", func(t *testing.T) {
+		token := c.ServiceAccountToken("gpu-labeller", "gpu-labeller", "")
+		r := nodeRequests[0]
+		r.says = `an agent on Node "" may not change Node "node-a"`
+		r.check(t, c.ConfigWithToken(token))
+	})
+	t.Run("others", func(t *testing.T) {
+		r := nodeRequests[13]
+		r.says = "" // the policy is not about them
+		r.check(t, c.Config())
+	})
+}
+
+func cleanup(t *testing.T, c *cluster.Cluster) {
+	patch(t, c, ownNodePath, map[string]any{"metadata": map[string]any{"labels": map[string]any{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.family": "hopper"}}})
+	c.Kubectl("apply", "-k", "cleanup/direct")
+	token := c.ServiceAccountToken("gpu-labeller", "gpu-labeller-cleanup", "")
+	enforced(t, c, token, request{path: ownNodePath, body: `{"metadata":{"labels":{"example.com/x":"y"}}}`, says: "may be removed only"})
+	for _, r := range []request{
+		{name: "remove", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/gpu.count":null}}}`},
+		{name: "change", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/gpu.family":"volta"}}}`, says: "labels may be removed only"},
+		{name: "add", path: "/api/v1/nodes/node-b", body: `{"metadata":{"labels":{"nvidia.com/gpu.count":"8"}}}`, says: "labels may be removed only"},
+		{name: "foreign", path: ownNodePath, body: `{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`, says: "may not be removed: kubernetes.io/hostname"},
+		{name: "annotation", path: ownNodePath, body: `{"metadata":{"annotations":{"x":"y"}}}`, says: "annotations may not be changed"},
+		{name: "taint", path: ownNodePath, body: `{"spec":{"taints":[{"key":"x","effect":"NoSchedule"}]}}`, says: "taints included"},
+		{name: "delete", method: http.MethodDelete, path: ownNodePath, says: "cannot delete resource"},
+	} {
+		t.Run(r.name, func(t *testing.T) { r.check(t, c.ConfigWithToken(token)) })
+	}
+}
+
+func ownNodeFeature(t *testing.T, c *cluster.Cluster) {
+	c.Kubectl("apply", "-k", "overlays/nodefeature")
+	token := c.ServiceAccountToken("gpu-labeller", "gpu-labeller", podOn(t, c, "gpu-labeller", "node-a"))
+	const all = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/gpu-labeller/nodefeatures"
+	const own = all + "/gpu-labeller-features-for-node-a"
+	object := func(name, node, spec string) string {
+		return fmt.Sprintf(`{"apiVersion":"nfd.k8s-sigs.io/v1alpha1","kind":"NodeFeature","metadata":{"name":%q,"labels":{"nfd.node.kubernetes.io/node-name":%q}},"spec":%s}`, name, node, spec)
+	}
+	const empty = `{"labels":{}}`
+	enforced(t, c, token, request{method: http.MethodPost, path: all + "?dryRun=All", body: object("x", "node-a", empty), says: "may not write"})
+	for _, r := range []request{
+		{name: "create", method: http.MethodPost, path: all, body: object("gpu-labeller-features-for-node-a", "node-a", `{"features":{"flags":{},"attributes":{},"instances":{}},"labels":{"nvidia.com/gpu.count":"8"}}`)},
+		{name: "another name", method: http.MethodPost, path: all, body: object("node-a", "node-a", empty), says: `may not write NodeFeature "node-a"`},
+		{name: "another Node's", method: http.MethodPost, path: all, body: object("gpu-labeller-features-for-node-b", "node-b", empty), says: `may not write NodeFeature "gpu-labeller-features-for-node-b"`},
+		{name: "delete", method: http.MethodDelete, path: own},
+		{name: "for another Node", method: http.MethodPost, path: all, body: object("gpu-labeller-features-for-node-a", "node-b", empty), says: "or for another Node"},
+		{name: "foreign label", method: http.MethodPost, path: all, body: object("gpu-labeller-features-for-node-a", "node-a", `{"labels":{"example.com/x":"y"}}`), says: "may not be published: example.com/x"},
+		{name: "features", method: http.MethodPost, path: all, body: object("gpu-labeller-features-for-node-a", "node-a", `{"features":{"flags":{"a.b":{"elements":{}}}}}`), says: "features may not be published"},
+		{name: "the Node", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/gpu.count":"8"}}}`, says: "cannot patch resource"},
+	} {
+		t.Run(r.name, func(t *testing.T) { r.check(t, c.ConfigWithToken(token)) })
+	}
+}
+
+// enforced waits until a policy is: the API server takes it up after a moment.
+func enforced(t *testing.T, c *cluster.Cluster, token string, refused request) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		dry := refused
+		if !strings.Contains(dry.path, "?") {
+			dry.path += "?dryRun=All"
+		}
+		status, answer := dry.send(t, c.ConfigWithToken(token))
+		if status == http.StatusForbidden && strings.Contains(answer, refused.says) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no policy is enforced after 30 s: status %d, %s", status, answer)
+		}
+	}
+}
+
+// check sends r and compares the answer.
+func (r request) check(t *testing.T, config *rest.Config) {
+	t.Helper()
+	status, answer := r.send(t, config)
+	switch {
+	case r.says == "" && status/100 != 2:
+		t.Errorf("want it to be allowed, got %d %s", status, answer)
+	case r.says != "" && (status != http.StatusForbidden || !strings.Contains(answer, r.says)):
+		t.Errorf("want 403 and %q, got %d %s", r.says, status, answer)
+	}
+}
+
+func (r request) send(t *testing.T, config *rest.Config) (status int, message string) {
+	t.Helper()
+	method, contentType := r.method, "application/json"
+	if method == "" {
+		method = http.MethodPatch
+		switch r.kind {
+		case "":
+			contentType = "application/merge-patch+json"
+		case "apply":
+			contentType = "application/apply-patch+yaml"
+		default:
+			contentType = "application/" + r.kind + "-patch+json"
+		}
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, config.Host+r.path, strings.NewReader(r.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", contentType)
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer struct{ Message string }
+	_ = json.Unmarshal(body, &answer)
+	return resp.StatusCode, answer.Message
+}
+
+// podOn waits for the DaemonSet's pod on a Node and returns its name.
+func podOn(t *testing.T, c *cluster.Cluster, namespace, node string) string {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		pod := c.Kubectl("get", "pods", "-n", namespace, "--selector=app.kubernetes.io/component=agent", "--field-selector=spec.nodeName="+node, "-o", "jsonpath={.items[*].metadata.name}")
+		if pod != "" {
+			return strings.Fields(pod)[0]
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no pod on %s after 30 s:\n%s", node, c.Kubectl("get", "events", "-A"))
+		}
+	}
+}
+
+// patch merges body with all rights.
+func patch(t *testing.T, c *cluster.Cluster, path string, body any) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := json.NewEncoder(&b).Encode(body); err != nil {
+		t.Fatal(err)
+	}
+	request{path: path, body: b.String()}.check(t, c.Config())
+}

@@ -1,0 +1,316 @@
+// Package manifests tests the manifests: that what is generated from the chart is up
+// to date, that the Kustomize overlays and the chart give the same objects, and that a
+// real API server takes them and enforces their policies.
+package manifests
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+var update = flag.Bool("update", false, "write what is generated from the chart")
+
+// overlay is a way to install.
+type overlay struct {
+	name      string
+	namespace string
+	cleanup   string // the folder in cleanup; empty if there is nothing to clean up by API
+}
+
+var overlays = []overlay{
+	{"direct", "gpu-labeller", "direct"},
+	{"no-nvidia", "gpu-labeller", "direct"},
+	{"nfd", "gpu-labeller", ""},
+	{"nodefeature", "gpu-labeller", "nodefeature"},
+	{"gpu-operator", "gpu-operator", "gpu-operator"},
+}
+
+// TestGenerated compares what is generated from the chart with what it gives now.
+func TestGenerated(t *testing.T) {
+	base := render(t, overlays[0])
+	inBase := map[string]bool{}
+	byTemplate := map[string][]document{}
+	for _, d := range base.installed {
+		inBase[d.id(t)] = true
+		byTemplate[d.template] = append(byTemplate[d.template], d)
+	}
+	for template, documents := range byTemplate {
+		generated(t, filepath.Join("base", template), documents)
+	}
+	for _, o := range overlays {
+		r := render(t, o)
+		switch o.name {
+		case "nodefeature":
+			added := slices.DeleteFunc(slices.Clone(r.installed), func(d document) bool { return inBase[d.id(t)] })
+			generated(t, filepath.Join("overlays", o.name, "nodefeature.yaml"), added)
+		case "gpu-operator":
+			generated(t, filepath.Join("overlays", o.name, "gpu-labeller.yaml"), r.installed)
+		}
+		switch {
+		case o.cleanup == o.name && o.namespace == "gpu-labeller":
+			// kubectl delete of the overlay deleted it.
+			namespace, err := os.ReadFile("base/namespace.yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.cleanup = slices.Insert(r.cleanup, 0, document{text: string(namespace)})
+			fallthrough
+		case o.cleanup == o.name:
+			generated(t, filepath.Join("cleanup", o.name, "cleanup.yaml"), r.cleanup)
+		}
+	}
+}
+
+// generated compares a file with documents, or writes it.
+func generated(t *testing.T, name string, documents []document) {
+	t.Helper()
+	want := "# Made from the chart by make generate: change the chart.\n"
+	for i, d := range documents {
+		if i > 0 {
+			want += "---\n"
+		}
+		want += strings.TrimSpace(d.text) + "\n"
+	}
+	if *update {
+		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not what the chart gives: run make generate", name)
+	}
+}
+
+// TestOverlays compares the objects of each overlay with those of the chart.
+func TestOverlays(t *testing.T) {
+	for _, o := range overlays {
+		t.Run(o.name, func(t *testing.T) {
+			chart := map[string]any{}
+			for _, d := range render(t, o).installed {
+				chart[d.id(t)] = d.object(t)
+			}
+			kustomize := map[string]any{}
+			for _, d := range documents(tool(t, "kustomize", "build", filepath.Join("overlays", o.name))) {
+				kustomize[d.id(t)] = d.object(t)
+			}
+			delete(kustomize, "Namespace//gpu-labeller") // helm's own affair
+			for _, id := range slices.Sorted(maps.Keys(chart)) {
+				if _, ok := kustomize[id]; !ok {
+					t.Errorf("%s is in the chart, not in the overlay", id)
+				} else if !reflect.DeepEqual(chart[id], kustomize[id]) {
+					t.Errorf("%s differs:\nchart:\n%s\noverlay:\n%s", id, asYAML(t, chart[id]), asYAML(t, kustomize[id]))
+				}
+				delete(kustomize, id)
+			}
+			for id := range kustomize {
+				t.Errorf("%s is in the overlay, not in the chart", id)
+			}
+		})
+	}
+}
+
+// TestSchema gives the chart values that its schema refuses.
+func TestSchema(t *testing.T) {
+	for _, set := range []string{
+		"sinks={file}", "sinks={}", "sink=node", "nvml.access=cdi", "nvml.driverRoot.path=run",
+		"image.digest=latest", "migStrategy=all", "policy.enabled=false", "host.sys=sys",
+	} {
+		out, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", set)
+		if err == nil || !strings.Contains(err.Error(), "values don't meet the specifications of the schema") {
+			t.Errorf("--set %s: want a refusal by the schema, got %v\n%s", set, err, out)
+		}
+	}
+}
+
+// TestOwnLabels compares the policies' idea of what is ours with the key table.
+func TestOwnLabels(t *testing.T) {
+	helpers, err := os.ReadFile("chart/gpu-labeller/templates/_helpers.tpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := regexp.MustCompile(`define "gpu-labeller.ownLabels" -}}\n(.*)\n`).FindSubmatch(helpers)
+	if match == nil {
+		t.Fatal("no gpu-labeller.ownLabels in the chart")
+	}
+	ours := regexp.MustCompile(string(match[1]))
+	for _, k := range labels.Keys {
+		key := k.Pattern
+		if strings.Contains(key, "{") {
+			key, _, _ = strings.Cut(k.Example, "=")
+		}
+		if !ours.MatchString(key) {
+			t.Errorf("the policies do not allow %s", key)
+		}
+	}
+	for _, key := range []string{
+		"kubernetes.io/hostname", "node-role.kubernetes.io/control-plane", "nvidia.com/gpu.deploy.driver",
+		"nvidia.com/gpu.deploy.client", "nvidia.com/gpu.present", "nvidia.com/gpu.workload.config",
+		"nvidia.com/mig.config", "nvidia.com/mig.config.state", "nvidia.com/device-plugin.config", "nvidia.com/cc.capable",
+		"nvidia.com/gpu-driver-upgrade-state", "feature.node.kubernetes.io/cpu-model.vendor_id",
+		"feature.node.kubernetes.io/system-os_release.ID", "x.gpu.feature.node.kubernetes.io/count",
+		"intel.feature.node.kubernetes.io/gpu.x", "amd.com/other", "xamd.com/gpu.count",
+	} {
+		if ours.MatchString(key) {
+			t.Errorf("the policies allow %s, which is not ours", key)
+		}
+	}
+}
+
+// TestMetricNames looks for names in the rules and the dashboard that the agent does
+// not have.
+func TestMetricNames(t *testing.T) {
+	source, err := os.ReadFile("../agent/metrics.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, m := range regexp.MustCompile(`add\("(\w+)", "(\w+)"`).FindAllSubmatch(source, -1) {
+		if string(m[1]) == "summary" {
+			known[string(m[2])+"_sum"], known[string(m[2])+"_count"] = true, true
+			continue
+		}
+		known[string(m[2])] = true
+	}
+	if len(known) < 15 {
+		t.Fatalf("agent/metrics.go has only the metrics %v", known)
+	}
+	for _, name := range []string{"rules.yaml", "dashboard.json"} {
+		content, err := os.ReadFile(filepath.Join("chart/gpu-labeller/files", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "dashboard.json" && !json.Valid(content) {
+			t.Errorf("%s is not JSON", name)
+		}
+		for _, metric := range regexp.MustCompile(`\b(gpu_labeller|process)_[a-z_]+`).FindAllString(string(content), -1) {
+			if !known[metric] {
+				t.Errorf("%s: the agent has no metric %s", name, metric)
+			}
+		}
+	}
+}
+
+// rendered is what the chart gives for an overlay, without Helm's own labels.
+type rendered struct {
+	installed, cleanup []document
+}
+
+// document is one object, as text.
+type document struct {
+	template string // the chart's file
+	text     string
+}
+
+var (
+	helmLabels = regexp.MustCompile(`(?m)^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart): .*\n`)
+	helmHook   = regexp.MustCompile(`(?m)^  annotations:\n(    helm\.sh/hook.*\n)+`)
+	helmSource = regexp.MustCompile(`(?m)^# Source: gpu-labeller/templates/(.*)\n`)
+)
+
+func render(t *testing.T, o overlay) rendered {
+	t.Helper()
+	values := filepath.Join("overlays", o.name, "values.yaml")
+	out := tool(t, "helm", "template", "gpu-labeller", "chart/gpu-labeller", "--namespace", o.namespace, "--values", values)
+	var r rendered
+	for _, d := range documents(out) {
+		d.text = helmLabels.ReplaceAllString(d.text, "")
+		if text := helmHook.ReplaceAllString(d.text, ""); text != d.text {
+			d.text = text
+			r.cleanup = append(r.cleanup, d)
+		} else {
+			r.installed = append(r.installed, d)
+		}
+	}
+	return r
+}
+
+// documents parts a stream of YAML documents.
+func documents(stream string) []document {
+	var all []document
+	for text := range strings.SplitSeq(strings.TrimPrefix(stream, "---\n"), "\n---\n") {
+		d := document{text: text + "\n"}
+		if m := helmSource.FindStringSubmatch(d.text); m != nil {
+			d.template, d.text = m[1], helmSource.ReplaceAllString(d.text, "")
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+func (d document) object(t *testing.T) map[string]any {
+	t.Helper()
+	var object map[string]any
+	decoder := yaml.NewDecoder(strings.NewReader(d.text))
+	if err := decoder.Decode(&object); err != nil {
+		t.Fatalf("%v in\n%s", err, d.text)
+	}
+	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
+		t.Fatalf("more than one object, or %v, in\n%s", err, d.text)
+	}
+	return object
+}
+
+// id is KIND/NAMESPACE/NAME.
+func (d document) id(t *testing.T) string {
+	t.Helper()
+	var o struct {
+		Kind     string
+		Metadata struct{ Namespace, Name string }
+	}
+	if err := yaml.Unmarshal([]byte(d.text), &o); err != nil {
+		t.Fatalf("%v in\n%s", err, d.text)
+	}
+	return o.Kind + "/" + o.Metadata.Namespace + "/" + o.Metadata.Name
+}
+
+func asYAML(t *testing.T, v any) string {
+	t.Helper()
+	out, err := yaml.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// tool runs a tool of tools/go.mod and returns its output.
+func tool(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := tryTool(name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func tryTool(name string, args ...string) (string, error) {
+	cmd := exec.Command("go", append([]string{"tool", "-modfile=tools/go.mod", name}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return string(out), err
+}
