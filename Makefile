@@ -11,12 +11,15 @@ RELEASE ?=
 LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE))
 RECORDED = testdata/hosts/h200x1.txtar
 
-.PHONY: all build run test lint unit e2e image fuzz bench generate clean
+.PHONY: all build plugin run test lint unit e2e image fuzz bench generate clean
 
-all: build
+all: build plugin
 
 build: ## bin/gpu-labeller
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/gpu-labeller ./cmd/gpu-labeller
+
+plugin: ## bin/kubectl-gpu_labeller, the kubectl plugin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kubectl-gpu_labeller ./cmd/kubectl-gpu_labeller
 
 run: build ## print this host's labels; without a GPU, a recorded host's
 	@out=$$(bin/gpu-labeller --print); code=$$?; \
@@ -66,6 +69,7 @@ bench: ## benchmarks
 generate: ## docs/labels.md, the labels of the test hosts, the manifests from the chart
 	$(GO) test ./labels ./cmd/gpu-labeller -update
 	$(GO) test ./manifests -run TestGenerated -update
+	$(GO) test ./cmd/kubectl-gpu_labeller -run 'TestExplainClusters|TestScripts' -update
 
 clean:
 	rm -rf bin

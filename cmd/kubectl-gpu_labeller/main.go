@@ -1,0 +1,124 @@
+// Command kubectl-gpu_labeller shows the GPUs of a cluster and says why a pod is
+// pending. Installed under this name, kubectl runs it as kubectl gpu-labeller. It
+// reads and changes nothing.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+)
+
+// Under this name kubectl runs a program to complete what is typed after
+// kubectl gpu-labeller.
+const completionName = "kubectl_complete-gpu_labeller"
+
+func main() {
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == completionName {
+		args = append([]string{cobra.ShellCompRequestCmd}, args...)
+	}
+	os.Exit(run(args, os.Stdin, os.Stdout, os.Stderr))
+}
+
+// Exit codes. A script may rely on them: they are listed in --help.
+const (
+	exitOK      = 0
+	exitFailure = 1 // the command itself went wrong
+	exitUsage   = 2
+	exitNo      = 3 // the pod is pending; there is no GPU
+	exitUnknown = 4 // rights are lacking to tell
+)
+
+// exitError carries an exit code. Its message is empty when all has been said.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRootCommand()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err == nil {
+		return exitOK
+	}
+	code := exitFailure
+	var exit *exitError
+	if errors.As(err, &exit) {
+		code = exit.code
+	}
+	if err.Error() != "" {
+		fmt.Fprintln(stderr, "Error:", err)
+	}
+	return code
+}
+
+// flags are those of all commands.
+type flags struct {
+	config  *genericclioptions.ConfigFlags
+	output  choice
+	objects string
+}
+
+func newRootCommand() *cobra.Command {
+	f := flags{
+		config: genericclioptions.NewConfigFlags(true),
+		output: choice{value: "table", of: []string{"table", "json", "yaml"}},
+	}
+	cmd := &cobra.Command{
+		Use:   "kubectl-gpu_labeller",
+		Short: "Show the GPUs of a cluster, and why a pod is pending",
+		Long: `Show the GPUs of a cluster, why a pod that wants some is pending, and what to
+write into a pod to get them. All commands read and change nothing. Where a right
+is lacking, what could not be read is named and the rest goes on.
+
+Exit codes:
+  0  done: the pod fits or has its node, there are GPUs
+  1  the command itself went wrong
+  2  wrong usage
+  3  the pod is pending, or there is no GPU
+  4  it cannot be told whether the pod fits, for want of rights`,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu-labeller"},
+		Args:          usageArgs(cobra.NoArgs),
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
+	persistent := cmd.PersistentFlags()
+	f.config.AddFlags(persistent)
+	persistent.VarP(&f.output, "output", "o", "output format: table, json or yaml")
+	persistent.StringVar(&f.objects, "objects", "", "read the cluster from a `FILE` of objects, as kubectl get -o yaml prints them, instead of from the API server; - is standard input")
+	f.completeFlags(cmd)
+	cmd.AddCommand(newExplainCommand(&f), newNodesCommand(&f), newSuggestCommand(&f), newVersionCommand())
+	return cmd
+}
+
+// usageArgs gives wrong arguments the exit code of wrong usage.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &exitError{exitUsage, err}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-labeller/gpu-labeller/fleet"
+)
+
+func newSuggestCommand(f *flags) *cobra.Command {
+	var file string
+	var podSpec bool
+	gpus := int64(1)
+	cmd := &cobra.Command{
+		Use:   "suggest [NODE | -f FILE]",
+		Short: "Print what to write into a pod to get GPUs like a node's",
+		Long: `suggest prints node selector, affinity, tolerations and limits that select GPUs
+like those of a node, and with a DRA driver a ResourceClaimTemplate whose attribute
+names are those of the node's ResourceSlices. Without a node it does so for each
+product of the cluster. A node need not be there yet: -f reads a Node, or the labels
+that gpu-labeller --print prints for this or a recorded host.
+
+Exit codes:
+  0  there are GPUs to suggest
+  1  the command itself went wrong
+  2  wrong usage
+  3  there is no GPU`,
+		Example: `  # What to paste into a pod
+  kubectl gpu-labeller suggest node-a
+
+  # A whole pod to apply, with two GPUs
+  kubectl gpu-labeller suggest node-a --gpus 2 --pod-spec | kubectl apply -f -
+
+  # From a recorded host
+  gpu-labeller --print --host node-a.txtar | kubectl gpu-labeller suggest -f -`,
+		Args:              usageArgs(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: f.completeNodes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && file != "" {
+				return &exitError{exitUsage, errors.New("name a node, or a file with -f")}
+			}
+			if gpus < 1 {
+				return &exitError{exitUsage, errors.New("--gpus must be at least 1")}
+			}
+			var c *fleet.Cluster
+			var err error
+			if file != "" {
+				c, err = readNode(file, cmd.InOrStdin())
+			} else {
+				c, err = f.cluster(cmd.Context(), cmd.InOrStdin())
+			}
+			if err != nil {
+				return err
+			}
+			if len(args) == 1 && nodeOf(c, args[0]) == nil {
+				return fmt.Errorf("there is no node %s", args[0])
+			}
+			all, err := c.GPUs()
+			if err != nil {
+				return err
+			}
+			var suggestions []fleet.Suggestion
+			var products []string
+			for _, g := range all {
+				product := string(g.Vendor) + " " + g.Product
+				if len(args) == 1 && g.Node != args[0] || len(args) == 0 && slices.Contains(products, product) {
+					continue
+				}
+				products = append(products, product)
+				s, err := c.Suggest(cmd.Context(), nodeOf(c, g.Node), g.Vendor, gpus)
+				if err != nil {
+					return err
+				}
+				suggestions = append(suggestions, s)
+			}
+			if len(suggestions) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "no GPU to suggest: no label, resource or ResourceSlice tells of one")
+				return &exitError{code: exitNo}
+			}
+			return f.suggest(cmd.OutOrStdout(), suggestions, podSpec)
+		},
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "the node of a `FILE`: a Node, or key=value lines; - is standard input")
+	cmd.Flags().BoolVar(&podSpec, "pod-spec", false, "print a whole pod")
+	cmd.Flags().Int64Var(&gpus, "gpus", gpus, "how many GPUs the pod asks for")
+	return cmd
+}
+
+func nodeOf(c *fleet.Cluster, name string) *corev1.Node {
+	i := slices.IndexFunc(c.Nodes, func(n *corev1.Node) bool { return n.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return c.Nodes[i]
+}
+
+// readNode reads objects, or the labels of one Node.
+func readNode(file string, stdin io.Reader) (*fleet.Cluster, error) {
+	in := stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, fmt.Errorf("-f: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	content, err := io.ReadAll(in)
+	if err != nil {
+		return nil, fmt.Errorf("-f: %w", err)
+	}
+	if labels, ok := readLabels(content); ok {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "the node", Labels: labels}}
+		return &fleet.Cluster{Nodes: []*corev1.Node{node}}, nil
+	}
+	o, err := readObjects("-", bytes.NewReader(content))
+	if err != nil {
+		return nil, fmt.Errorf("-f: %w", err)
+	}
+	if len(o.Nodes) == 0 {
+		return nil, fmt.Errorf("-f: %s: there is neither a Node nor a label in it", file)
+	}
+	return &o.Cluster, nil
+}
+
+// readLabels reads key=value lines, if that is what the content is.
+func readLabels(content []byte) (map[string]string, bool) {
+	labels := make(map[string]string)
+	s := bufio.NewScanner(bytes.NewReader(content))
+	for s.Scan() {
+		line := strings.TrimSpace(s.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, value, ok := strings.Cut(line, "=")
+		if !ok || !strings.Contains(key, "/") || strings.ContainsAny(key, " :{") {
+			return nil, false
+		}
+		labels[key] = value
+	}
+	return labels, len(labels) > 0
+}
+
+// suggest prints pieces, or whole pods.
+func (f *flags) suggest(out io.Writer, all []fleet.Suggestion, podSpec bool) error {
+	format := f.output.value
+	if format != "table" && !podSpec {
+		if len(all) == 1 {
+			return write(out, format, all[0])
+		}
+		return write(out, format, all)
+	}
+	if format == "json" {
+		var items []any
+		for _, s := range all {
+			items = append(items, suggestedPod(s)...)
+		}
+		if len(items) == 1 {
+			return write(out, format, items[0])
+		}
+		return write(out, format, fields{"apiVersion": "v1", "kind": "List", "items": items})
+	}
+	for i, s := range all {
+		if i > 0 {
+			fmt.Fprintln(out, "---")
+		}
+		fmt.Fprintln(out, "# "+headline(s))
+		var err error
+		if podSpec {
+			err = writeDocuments(out, suggestedPod(s))
+		} else {
+			err = writePieces(out, s)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func headline(s fleet.Suggestion) string {
+	text := "GPUs like those of " + printable(s.Node)
+	if s.Product != "" {
+		text += ": " + printable(s.Product)
+	}
+	if n := len(s.AlsoOn); n > 0 {
+		const most = 3
+		text += ", as on " + strings.Join(s.AlsoOn[:min(n, most)], ", ")
+		if n > most {
+			text += fmt.Sprintf(" and %d more", n-most)
+		}
+	}
+	return text
+}

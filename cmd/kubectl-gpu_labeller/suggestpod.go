@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpu-labeller/gpu-labeller/fleet"
+)
+
+// fields is a part of a manifest. The API's own types would print fields that
+// only the API server sets.
+type fields = map[string]any
+
+// writePieces prints each part of a pod under a comment that says what it is for.
+func writePieces(out io.Writer, s fleet.Suggestion) error {
+	type piece struct {
+		comment string
+		part    fields
+	}
+	var pieces []piece
+	if s.Selector != nil {
+		pieces = append(pieces, piece{"This product:", fields{"nodeSelector": s.Selector}})
+	}
+	if s.Affinity != nil {
+		comment := "Or any product that has at least as much:"
+		if s.Selector == nil {
+			comment = "What it has at least:"
+		}
+		pieces = append(pieces, piece{comment, fields{"affinity": affinity(s)}})
+	}
+	if len(s.Tolerations) > 0 {
+		pieces = append(pieces, piece{"The node is tainted:", fields{"tolerations": s.Tolerations}})
+	}
+	if s.Limits != nil {
+		comment := "In a container:"
+		if len(s.Resources) > 1 {
+			comment = "In a container; the node also offers " + strings.Join(s.Resources[1:], ", ") + ":"
+		}
+		pieces = append(pieces, piece{comment, fields{"resources": fields{"limits": s.Limits}}})
+	}
+	for i, p := range pieces {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		fmt.Fprintln(out, "# "+printable(p.comment))
+		if err := writeDocuments(out, []any{p.part}); err != nil {
+			return err
+		}
+	}
+	if s.Limits == nil && s.Claim == nil {
+		fmt.Fprintln(out, "\n# The node offers no resource of GPUs: does the device plugin run there?")
+	}
+	if s.Claim == nil {
+		return nil
+	}
+	fmt.Fprintf(out, "\n# Or with DRA, in the pod and in a container:\n")
+	if err := writeDocuments(out, []any{
+		fields{"resourceClaims": podClaims(), "resources": fields{"claims": []any{fields{"name": "gpu"}}}},
+	}); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "---")
+	fmt.Fprintln(out, "# "+printable(s.ClaimNote))
+	return writeDocuments(out, []any{template(s)})
+}
+
+// suggestedPod is a pod that asks for the GPUs: with DRA where a driver offers them and
+// no device plugin does.
+func suggestedPod(s fleet.Suggestion) []any {
+	container := fields{"name": "main", "image": "registry.k8s.io/pause:3.10"}
+	spec := fields{"restartPolicy": "Never", "containers": []any{container}}
+	var documents []any
+	switch {
+	case s.Limits != nil:
+		container["resources"] = fields{"limits": s.Limits}
+	case s.Claim != nil:
+		container["resources"] = fields{"claims": []any{fields{"name": "gpu"}}}
+		spec["resourceClaims"] = podClaims()
+		documents = append(documents, template(s))
+	}
+	if s.Selector != nil {
+		spec["nodeSelector"] = s.Selector
+	} else if s.Affinity != nil {
+		spec["affinity"] = affinity(s)
+	}
+	if len(s.Tolerations) > 0 {
+		spec["tolerations"] = s.Tolerations
+	}
+	return append(documents, fields{"apiVersion": "v1", "kind": "Pod", "metadata": fields{"name": "gpu"}, "spec": spec})
+}
+
+func affinity(s fleet.Suggestion) fields {
+	return fields{"nodeAffinity": fields{"requiredDuringSchedulingIgnoredDuringExecution": fields{"nodeSelectorTerms": []any{s.Affinity}}}}
+}
+
+const templateName = "gpu"
+
+func podClaims() []any {
+	return []any{fields{"name": "gpu", "resourceClaimTemplateName": templateName}}
+}
+
+func template(s fleet.Suggestion) fields {
+	return fields{
+		"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": fields{"name": templateName},
+		"spec": fields{"spec": fields{"devices": fields{"requests": []any{s.Claim}}}},
+	}
+}
+
+func writeDocuments(out io.Writer, documents []any) error {
+	for i, d := range documents {
+		if i > 0 {
+			fmt.Fprintln(out, "---")
+		}
+		text, err := yaml.Marshal(d)
+		if err != nil {
+			return err
+		}
+		if _, err := out.Write(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
