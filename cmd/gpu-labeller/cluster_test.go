@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -309,7 +310,66 @@ func TestAgentInCluster(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a taint comes and goes with the GPUs", func(t *testing.T) { taint(t, c) })
 	t.Run("a thousand passes write nothing", func(t *testing.T) { steady(t, c) })
+}
+
+// taint has an agent keep a taint on a node of its own.
+func taint(t *testing.T, c *cluster.Cluster) {
+	c.CreateNode("node-d")
+	m := newMachine(t, h200, "0000:10:00.0")
+	p := m.agent(c, "node-d", "--taint")
+	taints := func(want string) {
+		t.Helper()
+		var got string
+		for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(100 * time.Millisecond) {
+			got = strings.TrimSpace(c.Kubectl("get", "node", "node-d", "-o", `jsonpath={range .spec.taints[*]}{.key}={.value}:{.effect} {end}`))
+			if got == want {
+				return
+			}
+		}
+		t.Fatalf("taints are %q after a minute, want %q", got, want)
+	}
+	const ours, other = "nvidia.com/gpu=present:NoSchedule", "example.com/x=1:NoSchedule"
+	taints(ours)
+	c.Kubectl("taint", "node", "node-d", other)
+	c.Kubectl("taint", "node", "node-d", "nvidia.com/gpu-")
+	taints(other + " " + ours)
+
+	// NVML fails: the labels are held, and so is the taint, by a new agent, too.
+	m.says(h200 + "init LIB_RM_VERSION_MISMATCH\n")
+	m.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.144.03  x\n")
+	eventually(t, c, "node-d", "gpu.feature.node.kubernetes.io/state", "driver-mismatch")
+	p.stop(t)
+	p = m.agent(c, "node-d", "--taint")
+	time.Sleep(3 * time.Second)
+	taints(other + " " + ours)
+	if strings.Contains(p.String(), "taint") {
+		t.Errorf("the taint was touched:\n%s", p)
+	}
+
+	// The last GPU goes, and comes back.
+	device := filepath.Join(m.root, "sys/bus/pci/devices/0000:10:00.0")
+	if err := os.Rename(device, filepath.Join(m.root, "gone")); err != nil {
+		t.Fatal(err)
+	}
+	m.says("driver 550.107.02\ncuda 12050\n")
+	taints(other)
+	if err := os.Rename(filepath.Join(m.root, "gone"), device); err != nil {
+		t.Fatal(err)
+	}
+	m.says(h200)
+	taints(other + " " + ours)
+	p.stop(t)
+	taints(other + " " + ours)
+	for range 2 {
+		p := command(t, "cleanup", "--all-nodes", "--taint", "--kubeconfig", c.Kubeconfig())
+		if err := p.cmd.Run(); err != nil {
+			t.Fatalf("%v\n%s", err, p)
+		}
+		taints(other)
+		eventually(t, c, "node-d", "nvidia.com/gpu.product", "")
+	}
 }
 
 // steady lets an agent pass a thousand times over a host that does not change.
@@ -318,7 +378,7 @@ func steady(t *testing.T, c *cluster.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var passes int
+	var passes atomic.Int64
 	enough := make(chan struct{})
 	answer := nvml.Answer{Init: nvml.Success, DriverVersion: "550.107.02", GPUs: []nvml.GPU{{Name: "NVIDIA H200", MemoryBytes: 143771 << 20}}}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -330,7 +390,7 @@ func steady(t *testing.T, c *cluster.Cluster) {
 		Poll:     time.Hour,
 		Logger:   slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Scan: func(context.Context, discover.Host) (*discover.Inventory, error) {
-			if passes++; passes == 1100 {
+			if passes.Add(1) == 1100 {
 				close(enough)
 			}
 			inv := &discover.Inventory{GPUs: []discover.GPU{{Vendor: discover.NVIDIA, Condition: discover.Usable, Product: "NVIDIA H200", NVML: &answer.GPUs[0]}}}
