@@ -256,7 +256,7 @@ func (r resource) describe(s Set, g *discover.GPU, systemMiB uint64, opts Option
 	}
 	s[r.name+".compute.major"] = strconv.Itoa(cc.Major)
 	s[r.name+".compute.minor"] = strconv.Itoa(cc.Minor)
-	if f := family(*cc); f != "" {
+	if f := Family(*cc); f != "" {
 		s[r.name+".family"] = f
 	}
 }
@@ -273,9 +273,9 @@ func memoryMiB(g *discover.GPU, systemMiB uint64, unified UnifiedMemory) uint64 
 	return g.NVML.MemoryBytes >> 20
 }
 
-// family is the architecture behind a compute capability, empty when no table
+// Family is the architecture behind a compute capability, empty when no table
 // knows it. Thor was 10.1 before driver 580 and is 11.0 since.
-func family(cc nvml.ComputeCapability) string {
+func Family(cc nvml.ComputeCapability) string {
 	switch cc.Major {
 	case 1:
 		return "tesla"

@@ -161,8 +161,8 @@ func TestFamily(t *testing.T) {
 		{Major: 12, Minor: 1}: "blackwell", {Major: 13, Minor: 0}: "rubin", {Major: 14, Minor: 0}: "",
 	}
 	for cc, want := range tests {
-		if got := family(cc); got != want {
-			t.Errorf("family(%v) = %q, want %q", cc, got, want)
+		if got := Family(cc); got != want {
+			t.Errorf("Family(%v) = %q, want %q", cc, got, want)
 		}
 	}
 }

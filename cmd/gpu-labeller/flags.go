@@ -28,6 +28,7 @@ type flags struct {
 	unifiedMemory  choice
 	extraLabels    bool
 	amdBeta        bool
+	intelNames     string
 	timestamp      bool
 	pciClasses     []string
 	pciLabelFields []string
@@ -62,6 +63,7 @@ func (f *flags) register(cmd *cobra.Command) {
 	registerChoice(cmd, &f.unifiedMemory, "unified-memory", "", "nvidia.com/gpu.memory of GPUs that share the system's memory: none, all of it in MiB, or rounded down to whole GiB")
 	fs.BoolVar(&f.extraLabels, "extra-labels", true, "publish the vendor-neutral gpu.feature.node.kubernetes.io/ labels")
 	fs.BoolVar(&f.amdBeta, "amd-beta-labels", false, "also publish the beta.amd.com/ labels that AMD's node labeller has")
+	fs.StringVar(&f.intelNames, "intel-names", "", "YAML file of names for Intel GPUs before those built in, by PCI device ID: 56c0: {product: Flex_170, family: Flex_Series}")
 	fs.BoolVar(&f.timestamp, "timestamp", false, "publish nvidia.com/gfd.timestamp, the time of the start")
 	fs.StringSliceVar(&f.pciClasses, "pci-classes", []string{"03", "0b40", "12"}, "PCI classes that get a feature.node.kubernetes.io/pci- label: the beginning of their four digits; empty for none")
 	fs.StringSliceVar(&f.pciLabelFields, "pci-label-fields", []string{"class", "vendor"}, "parts of a PCI label: class, vendor, device, subsystem_vendor, subsystem_device")
@@ -132,6 +134,11 @@ func (f *flags) labelOptions(given func(flag string) bool, start time.Time) (opt
 	}
 	if f.timestamp {
 		opts.Timestamp = start
+	}
+	if f.intelNames != "" {
+		if opts.IntelNames, err = readIntelNames(f.intelNames); err != nil {
+			return opts, nil, fmt.Errorf("--intel-names: %w", err)
+		}
 	}
 	if f.configFile != "" {
 		var c *config.Config

@@ -146,6 +146,7 @@ type gpuReport struct {
 	PCIAddress string             `json:"pciAddress,omitempty" yaml:"pciAddress,omitempty"`
 	Vendor     discover.Vendor    `json:"vendor" yaml:"vendor"`
 	Product    string             `json:"product,omitempty" yaml:"product,omitempty"`
+	Family     string             `json:"family,omitempty" yaml:"family,omitempty"`
 	MemoryMiB  uint64             `json:"memoryMiB,omitempty" yaml:"memoryMiB,omitempty"`
 	Driver     string             `json:"driver,omitempty" yaml:"driver,omitempty"`
 	MIG        *migReport         `json:"mig,omitempty" yaml:"mig,omitempty"`
@@ -182,9 +183,17 @@ func gpuReports(inv *discover.Inventory) []gpuReport {
 	for i := range inv.GPUs {
 		g := &inv.GPUs[i]
 		r := gpuReport{Vendor: g.Vendor, Product: g.Product, MemoryMiB: g.MemoryMiB(), Condition: g.Condition}
+		switch {
+		case g.NVML != nil && g.NVML.ComputeCapability != nil:
+			r.Family = labels.Family(*g.NVML.ComputeCapability)
+		case g.AMD != nil:
+			r.Family = g.AMD.GFX
+		case g.Intel != nil:
+			r.Family = g.Intel.Model.Family
+		}
 		if g.Product == "" && g.Vendor == discover.NVIDIA && g.Function != nil {
 			m, _ := nvidiaids.Lookup(g.Function.Device)
-			r.Product = m.Product
+			r.Product, r.Family = m.Product, m.Family
 		}
 		if g.Function != nil {
 			r.PCIAddress = g.Function.Address.String()

@@ -24,7 +24,7 @@ func writeTable(out io.Writer, inv *discover.Inventory, set labels.Set, rejected
 		fmt.Fprintln(w, summary(inv))
 		fmt.Fprintln(w)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "PCI ADDRESS\tVENDOR\tPRODUCT\tMEMORY\tDRIVER\tMIG\tNUMA NODE\tCONDITION")
+		fmt.Fprintln(t, "PCI ADDRESS\tVENDOR\tPRODUCT\tFAMILY\tMEMORY\tDRIVER\tMIG\tNUMA NODE\tCONDITION")
 		for _, g := range gpuReports(inv) {
 			memory, numa := "", ""
 			if g.MemoryMiB > 0 {
@@ -33,7 +33,7 @@ func writeTable(out io.Writer, inv *discover.Inventory, set labels.Set, rejected
 			if g.NUMANode != nil {
 				numa = strconv.Itoa(*g.NUMANode)
 			}
-			row := []string{g.PCIAddress, string(g.Vendor), printable(g.Product), memory, printable(g.Driver), g.MIG.String(), numa, string(g.Condition)}
+			row := []string{g.PCIAddress, string(g.Vendor), printable(g.Product), printable(g.Family), memory, printable(g.Driver), g.MIG.String(), numa, string(g.Condition)}
 			for i := range row {
 				if row[i] == "" {
 					row[i] = "-"

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+func TestParseIntelNames(t *testing.T) {
+	tests := []struct {
+		text, wrong string
+		want        map[uint16]labels.IntelName
+	}{
+		{text: "", want: map[uint16]labels.IntelName{}},
+		{text: "# none yet\n", want: map[uint16]labels.IntelName{}},
+		{text: "56c0: {product: Flex_170, family: Flex_Series}\n5690: {product: Arc_A770M}\n56e0: {family: X}\n", want: map[uint16]labels.IntelName{
+			0x56c0: {Product: "Flex_170", Family: "Flex_Series"}, 0x5690: {Product: "Arc_A770M"}, 0x56e0: {Family: "X"},
+		}},
+		{text: "- a\n", wrong: "want device IDs with their names"},
+		{text: "0x56c0: {}\n", wrong: `line 1: device ID "0x56c0": want four hexadecimal digits`},
+		{text: "a:\n", wrong: `device ID "a"`},
+		{text: "56c0: {name: x}\n", wrong: "line 1: device ID 56c0: want product and family"},
+		{text: "56c0: [\n", wrong: "yaml"},
+	}
+	for _, test := range tests {
+		got, err := parseIntelNames([]byte(test.text))
+		switch {
+		case test.wrong != "":
+			if err == nil || !strings.Contains(err.Error(), test.wrong) {
+				t.Errorf("%q: error %v, want %q", test.text, err, test.wrong)
+			}
+		case err != nil || !maps.Equal(got, test.want):
+			t.Errorf("%q: %v, %v, want %v", test.text, got, err, test.want)
+		}
+	}
+}
+
+func FuzzParseIntelNames(f *testing.F) {
+	f.Add([]byte("56c0: {product: Flex_170, family: Flex_Series}\n"))
+	f.Add([]byte("5690: &a {product: x}\n56e0: *a\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		_, _ = parseIntelNames(text)
+	})
+}
