@@ -302,7 +302,7 @@ func (l *loop) quickLooked(k look) {
 	opts := l.opts
 	opts.OmitExtra = true // no count and no state before NVML was asked
 	set, _ := labels.Compute(m.inv, opts)
-	l.offer(offer{set: set, provisional: true})
+	l.offer(offer{set: set, provisional: true, made: time.Unix(0, l.started.Load())})
 }
 
 // scanAfter says when to scan again, after a scan that has just ended.

@@ -248,6 +248,16 @@ func (s *sink) all() []call {
 	return append([]call(nil), s.calls...)
 }
 
+// distinct gives the sets that differ from the one before.
+func (s *sink) distinct() (sets []labels.Set) {
+	for _, c := range s.all() {
+		if len(sets) == 0 || !maps.Equal(sets[len(sets)-1], c.set) {
+			sets = append(sets, c.set)
+		}
+	}
+	return sets
+}
+
 func (s *sink) onPublish(f func(ctx context.Context, n int) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,10 +34,19 @@ type Toucher interface {
 	Touch() error
 }
 
+// Tainter is a Sink that keeps more than labels, by what they say. PublishLabels
+// is Publish for labels that do not say it yet, since NVML was not asked.
+type Tainter interface {
+	PublishLabels(ctx context.Context, set labels.Set) error
+}
+
 const (
 	// touchTime is when a sink is touched after a change; NFD's worker is deaf
 	// for a second.
 	touchTime = 1500 * time.Millisecond
+	// provisionalTime is how long labels that NVML was not asked for wait for its
+	// answer, of which most take less: it spares every node a write.
+	provisionalTime = 400 * time.Millisecond
 	// sinkLimit is how long a sink may take.
 	sinkLimit = 90 * time.Second
 	// retryFirst and retryLast bound the time before a sink is tried again.
@@ -53,6 +63,7 @@ type offer struct {
 	set labels.Set
 	// provisional: NVML was not asked yet. It is for a sink that shows nothing.
 	provisional bool
+	made        time.Time // when the agent started, for one that is provisional
 	// blind completes set by what is published; nil where set is whole.
 	blind *blind
 }
@@ -73,6 +84,9 @@ type publisher struct {
 
 	ready    atomic.Bool // something not provisional was published
 	watching atomic.Bool
+	// resyncFrom is when a resync may come at the earliest, since a watch that
+	// worked ended: the next one begins with what is there. Unix nanoseconds.
+	resyncFrom atomic.Int64
 
 	// What follows belongs to run.
 	done       *offer
@@ -87,6 +101,7 @@ type publisher struct {
 	touchAt    time.Time // zero if there is no need
 	lastResult string
 	conflicts  map[publish.Conflict]bool
+	taints     map[string]bool // left alone
 	watched    bool
 }
 
@@ -176,6 +191,8 @@ func (p *publisher) due(o *offer, changed bool, now time.Time) (reason, time.Dur
 			return repair, early // it has come
 		}
 		return retry, wait
+	case o != p.done && o.provisional:
+		return newOffer, o.made.Add(provisionalTime).Sub(now)
 	case o != p.done:
 		return newOffer, 0
 	case changed:
@@ -183,7 +200,7 @@ func (p *publisher) due(o *offer, changed bool, now time.Time) (reason, time.Dur
 	case p.watching.Load() || p.resyncAt.IsZero():
 		return nothing, 0
 	}
-	return resync, p.resyncAt.Sub(now)
+	return resync, max(p.resyncAt.Sub(now), time.Unix(0, p.resyncFrom.Load()).Sub(now))
 }
 
 // publish makes the sink show o.
@@ -215,7 +232,11 @@ func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 	if why == repair {
 		p.repaired(time.Now())
 	}
-	err := p.sink.Publish(limited, set)
+	put := p.sink.Publish
+	if sink, ok := p.sink.(Tainter); ok && o.provisional {
+		put = sink.PublishLabels
+	}
+	err := put(limited, set)
 	var conflict *publish.ConflictError
 	if err != nil && !errors.As(err, &conflict) {
 		p.fail(ctx, err)
@@ -316,12 +337,13 @@ func (p *publisher) fail(ctx context.Context, err error) {
 	p.result(resultOf(err), err)
 }
 
-// delay is how long to wait after an error: what the API server asks for, or
-// longer each time.
+// delay is how long to wait after an error: longer each time, and not less than
+// the API server asks for. It asks all agents for the same second, so they must
+// not come back together.
 func delay(b *backoff, err error) time.Duration {
 	wait := b.next(retryFirst, retryLast)
-	if asked := publish.RetryAfter(err); asked > wait {
-		wait = asked + jitter(asked)/5
+	if asked := publish.RetryAfter(err); asked > 0 {
+		wait = asked + rand.N(2*wait)
 	}
 	return wait
 }

@@ -106,6 +106,63 @@ func TestWatchForbidden(t *testing.T) {
 	})
 }
 
+// ending is a sink whose watch ends after a while, as the API server's does.
+type ending struct {
+	telling
+	watches []time.Time
+}
+
+func (s *ending) Watch(ctx context.Context, _ func()) error {
+	s.mu.Lock()
+	s.watches = append(s.watches, time.Now())
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-time.After(30 * time.Minute):
+	}
+	return nil
+}
+
+// The end of a watch is no reason to look at the labels: the next one begins
+// with what is there. With two watches an hour that is all an idle node costs.
+func TestWatchEnds(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &ending{telling: telling{sink{name: "s"}}}
+		b.start(nil, s)
+		b.after(5 * time.Minute)
+		n := s.count()
+		b.after(10 * time.Hour)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if calls := len(s.calls) - n; calls != 0 {
+			b.Errorf("%d calls in ten hours", calls)
+		}
+		if watches := len(s.watches); watches < 19 || watches > 21 {
+			b.Errorf("%d watches in ten hours", watches)
+		}
+	})
+}
+
+// All agents of a cluster lose their watches at once, or are sent away together
+// and told the same second to come back.
+func TestAgentsComeBackOneByOne(t *testing.T) {
+	throttled := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonTooManyRequests, Code: 429, Details: &metav1.StatusDetails{RetryAfterSeconds: 1}}}
+	tenths := map[time.Duration]int{}
+	for range 1000 {
+		var b backoff
+		d := delay(&b, throttled)
+		if d < time.Second || d > 4*time.Second {
+			t.Fatalf("back in %v", d)
+		}
+		tenths[d/(100*time.Millisecond)]++
+	}
+	for tenth, n := range tenths {
+		if n > 200 {
+			t.Errorf("%d of 1000 agents come back within the same tenth of a second, after %v", n, tenth*100*time.Millisecond)
+		}
+	}
+}
+
 // touched is a sink that has to be touched after a change.
 type touched struct {
 	telling
@@ -126,7 +183,7 @@ func TestTouchAfterAChange(t *testing.T) {
 		b.after(5 * time.Hour) // with resyncs
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		last := s.calls[1].at // PCI labels first, then all
+		last := s.calls[0].at
 		if len(s.at) != 1 || s.at[0].Sub(last) != touchTime {
 			b.Errorf("touched at %v, after changes until %v", s.at, last)
 		}

@@ -92,8 +92,30 @@ func (p *publisher) report(err *publish.ConflictError) []publish.Conflict {
 		}
 	}
 	p.conflicts = now
+	p.reportTaints(err, values)
 	p.metrics.conflicts.replaceFor(series(p.name), values)
 	return conflicts
+}
+
+// reportTaints does the same for taints, and adds them to values.
+func (p *publisher) reportTaints(err *publish.ConflictError, values map[string]float64) {
+	now := map[string]bool{}
+	if err != nil {
+		for _, taint := range err.Taints {
+			now[taint] = true
+			values[series(p.name, "taint "+taint, "")] = 1
+			if !p.taints[taint] {
+				p.log.Warn("taint left alone: it has the key of ours, and another value or effect; remove it, or give --taint the same", "sink", p.sink.String(), "taint", taint)
+				p.event("TaintConflict", fmt.Sprintf("%v: taint %s is left alone: it has the key of the one that --taint keeps, and another value or effect", p.sink, taint))
+			}
+		}
+	}
+	for taint := range p.taints {
+		if !now[taint] {
+			p.log.Info("conflict over taint is gone", "sink", p.sink.String(), "taint", taint)
+		}
+	}
+	p.taints = now
 }
 
 // diff gives the attributes added, removed and changed, those that are not empty.

@@ -2,8 +2,19 @@ package agent
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
+
+// watchSpread is how long the agents of a cluster take to watch again, when an
+// API server has ended all their watches at once. Publishing does not wait for
+// it, and what others changed meanwhile is in the first event.
+const watchSpread = 10 * time.Second
+
+// watchLimit ends a watch that the API server has not, as it does within an hour:
+// what stands between may have forgotten it, and a watch that says nothing looks
+// like one of a Node on which nothing happens.
+const watchLimit = 75 * time.Minute
 
 // watch starts watching, once, if the sink can.
 func (p *publisher) watch(ctx context.Context) {
@@ -23,15 +34,18 @@ func (p *publisher) keepWatching(ctx context.Context, sink Watcher) {
 	for ctx.Err() == nil {
 		p.watching.Store(true)
 		began := time.Now()
-		err := sink.Watch(ctx, p.moved)
+		limited, cancel := context.WithTimeout(ctx, watchLimit)
+		err := sink.Watch(limited, p.moved)
+		cancel()
+		if time.Since(began) > time.Minute {
+			retries.reset()
+			p.resyncFrom.Store(time.Now().Add(jitter(p.config.Resync)).UnixNano())
+		}
 		p.watching.Store(false)
 		if ctx.Err() != nil {
 			return
 		}
 		signal(p.wake) // the next resync is to be thought of
-		if time.Since(began) > time.Minute {
-			retries.reset()
-		}
 		result := resultOf(err)
 		if result != last {
 			if err != nil {
@@ -41,7 +55,7 @@ func (p *publisher) keepWatching(ctx context.Context, sink Watcher) {
 			}
 			last = result
 		}
-		pause(ctx, delay(&retries, err))
+		pause(ctx, delay(&retries, err)+rand.N(watchSpread))
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpu-labeller/gpu-labeller/internal/cluster"
+	"github.com/gpu-labeller/gpu-labeller/labels"
+	"github.com/gpu-labeller/gpu-labeller/publish"
 )
 
 const runtimeClass = `
@@ -48,7 +50,7 @@ func TestCluster(t *testing.T) {
 				strict(t, c, "-k", filepath.Join("cleanup", o.cleanup))
 			}
 		}
-		for _, set := range []string{"nvml.access=driverRoot", "nvml.access=driverRoot,nvml.driverRoot.privileged=false,config.configMap=c,host.sys=", "sinks={node,feature-file},monitoring.dashboard.enabled=true"} {
+		for _, set := range []string{"nvml.access=driverRoot", "nvml.access=driverRoot,nvml.driverRoot.privileged=false,config.configMap=c,host.sys=", "sinks={node,feature-file},monitoring.dashboard.enabled=true", "taint.enabled=true", "taint.enabled=true,taint.key=example.com/gpu,taint.value=,taint.effect=NoExecute"} {
 			out := tool(t, "helm", "template", "x", "chart/gpu-labeller", "--namespace", "gpu-labeller", "--set", set)
 			file := filepath.Join(t.TempDir(), "rendered.yaml")
 			if err := os.WriteFile(file, []byte(out), 0o600); err != nil {
@@ -61,6 +63,7 @@ func TestCluster(t *testing.T) {
 	t.Run("examples", func(t *testing.T) { examples(t, c) })
 	t.Run("direct", func(t *testing.T) { ownNode(t, c) })
 	t.Run("cleanup", func(t *testing.T) { cleanup(t, c) })
+	t.Run("taint", func(t *testing.T) { ownTaint(t, c) })
 	t.Run("nodefeature", func(t *testing.T) { ownNodeFeature(t, c) })
 }
 
@@ -189,6 +192,7 @@ var nodeRequests = []request{
 	{name: "owner", path: ownNodePath, body: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node-b","uid":"00000000-0000-0000-0000-000000000000"}]}}`, says: "owner references may not be changed"},
 	{name: "cordon", path: ownNodePath, body: `{"spec":{"unschedulable":true}}`, says: "the spec, its taints included, may not be changed"},
 	{name: "taint", path: ownNodePath, body: `{"spec":{"taints":[{"key":"nvidia.com/gpu","effect":"NoSchedule"}]}}`, says: "the spec, its taints included, may not be changed"},
+	{name: "taint of --taint", path: ownNodePath, body: `{"spec":{"taints":[{"key":"nvidia.com/gpu","value":"present","effect":"NoSchedule"}]}}`, says: "the spec, its taints included, may not be changed"},
 	{name: "status", path: ownNodePath + "/status", body: `{"status":{"capacity":{"nvidia.com/gpu":"8"}}}`, says: `cannot patch resource "nodes/status"`},
 	{name: "delete", method: http.MethodDelete, path: ownNodePath, says: "cannot delete resource"},
 	{name: "list", method: http.MethodGet, path: "/api/v1/nodes", says: "cannot list resource"},
@@ -232,6 +236,88 @@ func cleanup(t *testing.T, c *cluster.Cluster) {
 	} {
 		t.Run(r.name, func(t *testing.T) { r.check(t, c.ConfigWithToken(token)) })
 	}
+}
+
+// ownTaint has the policies of taint.enabled take the place of the others.
+func ownTaint(t *testing.T, c *cluster.Cluster) {
+	const first, second = `{"key":"example.com/a","value":"1","effect":"PreferNoSchedule"}`, `{"key":"example.com/b","effect":"PreferNoSchedule"}`
+	const ours = `{"key":"nvidia.com/gpu","value":"present","effect":"NoSchedule"}`
+	taints := func(all ...string) string { return `{"spec":{"taints":[` + strings.Join(all, ",") + `]}}` }
+	const refused = "of taints, only nvidia.com/gpu=present:NoSchedule may be changed"
+	request{path: ownNodePath, body: taints(first, second)}.check(t, c.Config())
+
+	policies := func(template string) {
+		c.Apply(tool(t, "helm", "template", "gpu-labeller", "chart/gpu-labeller", "--namespace", "gpu-labeller", "--set", "taint.enabled=true", "--show-only", "templates/"+template))
+	}
+	policies("policy.yaml")
+	token := c.ServiceAccountToken("gpu-labeller", "gpu-labeller", podOn(t, c, "gpu-labeller", "node-a"))
+	enforced(t, c, token, request{path: ownNodePath, body: taints(first), says: refused})
+	for _, r := range []request{
+		{name: "set it", path: ownNodePath, body: taints(first, second, ours)},
+		{name: "take it away", path: ownNodePath, kind: "json", body: `[{"op":"remove","path":"/spec/taints/2"}]`},
+		{name: "before others, with a label", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/gpu.count":"8"}},"spec":{"taints":[` + ours + `,` + first + `,` + second + `]}}`},
+		{name: "all", path: ownNodePath, body: taints(), says: refused},
+		{name: "the list", path: ownNodePath, body: `{"spec":{"taints":null}}`, says: refused},
+		{name: "another's", path: ownNodePath, body: taints(first, ours), says: refused},
+		{name: "another's value", path: ownNodePath, body: taints(strings.Replace(first, "1", "2", 1), second, ours), says: refused},
+		{name: "another's effect", path: ownNodePath, body: taints(first, strings.Replace(second, "Prefer", "", 1), ours), says: refused},
+		{name: "another's order", path: ownNodePath, body: taints(second, first, ours), says: refused},
+		{name: "another's, new", path: ownNodePath, body: taints(first, second, `{"key":"example.com/c","effect":"NoExecute"}`), says: refused},
+		{name: "another value", path: ownNodePath, body: taints(first, second, strings.Replace(ours, "present", "true", 1)), says: refused},
+		{name: "another effect", path: ownNodePath, body: taints(first, second, strings.Replace(ours, "NoSchedule", "NoExecute", 1)), says: refused},
+		{name: "no value", path: ownNodePath, body: taints(first, second, `{"key":"nvidia.com/gpu","effect":"NoSchedule"}`), says: refused},
+		{name: "cordon", path: ownNodePath, body: `{"spec":{"unschedulable":true}}`, says: "the spec, but for a taint, may not be changed: unschedulable"},
+		{name: "provider", path: ownNodePath, body: `{"spec":{"providerID":"x"}}`, says: "the spec, but for a taint, may not be changed: providerID"},
+		{name: "another Node", path: "/api/v1/nodes/node-b", body: taints(ours), says: `may not change Node "node-b"`},
+		{name: "foreign label", path: ownNodePath, body: `{"metadata":{"labels":{"example.com/x":"y"}}}`, says: "may not be changed: example.com/x"},
+		{name: "annotation", path: ownNodePath, body: `{"metadata":{"annotations":{"x":"y"}}}`, says: "annotations may not be changed"},
+	} {
+		t.Run(r.name, func(t *testing.T) { r.check(t, c.ConfigWithToken(token)) })
+	}
+
+	node := func(token string) *publish.Node {
+		client, err := publish.NewClient(c.ConfigWithToken(token))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wanted := func(labels.Set) bool { return true }
+		return &publish.Node{Client: client, Name: "node-a", Taint: &publish.NodeTaint{Taint: publish.Taint{Key: "nvidia.com/gpu", Value: "present", Effect: "NoSchedule"}, Wanted: wanted}}
+	}
+	wantTaints := func(want string) {
+		t.Helper()
+		if got := c.Kubectl("get", "node", "node-a", "-o", "jsonpath={.spec.taints[*].key}"); got != want {
+			t.Errorf("taints are %q, want %q", got, want)
+		}
+	}
+	memory := labels.Set{"nvidia.com/gpu.memory": "1"}
+	for _, set := range []labels.Set{nil, memory, nil, memory} {
+		if err := node(token).Publish(t.Context(), set); err != nil {
+			t.Error(err)
+		}
+	}
+	wantTaints("example.com/a example.com/b nvidia.com/gpu")
+	if warnings := c.Kubectl("get", "validatingadmissionpolicies", "-o", "jsonpath={..expressionWarnings}"); warnings != "" {
+		t.Errorf("the API server warns of %s", warnings)
+	}
+
+	c.Kubectl("delete", "job", "gpu-labeller-cleanup", "-n", "gpu-labeller", "--ignore-not-found") // a Job does not change
+	policies("cleanup.yaml")
+	token = c.ServiceAccountToken("gpu-labeller", "gpu-labeller-cleanup", "")
+	enforced(t, c, token, request{path: ownNodePath, body: taints(ours, first), says: refused})
+	for _, r := range []request{
+		{name: "remove another's", path: ownNodePath, body: taints(ours, first), says: refused},
+		{name: "cordon", path: ownNodePath, body: `{"spec":{"unschedulable":true}}`, says: "may not be changed: unschedulable"},
+		{name: "remove it", path: ownNodePath, body: `{"metadata":{"labels":{"nvidia.com/gpu.count":null}},"spec":{"taints":[` + first + `,` + second + `]}}`},
+		{name: "set it", path: ownNodePath, body: taints(first, second, ours), says: "taints may be removed only"},
+	} {
+		t.Run("cleanup, "+r.name, func(t *testing.T) { r.check(t, c.ConfigWithToken(token)) })
+	}
+	request{path: ownNodePath, body: taints(first, ours, second)}.check(t, c.Config())
+	if err := node(token).Publish(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	wantTaints("example.com/a example.com/b")
+	request{path: ownNodePath, body: taints()}.check(t, c.Config())
 }
 
 func ownNodeFeature(t *testing.T, c *cluster.Cluster) {

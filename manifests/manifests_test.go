@@ -136,11 +136,20 @@ func TestSchema(t *testing.T) {
 	for _, set := range []string{
 		"sinks={file}", "sinks={}", "sink=node", "nvml.access=cdi", "nvml.driverRoot.path=run",
 		"image.digest=latest", "migStrategy=all", "policy.enabled=false", "host.sys=sys",
+		"taint.effect=Evict", "taint.value=a b", "taint.key=node.kubernetes.io/not-ready", "taint.on=true",
 	} {
 		out, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), "values don't meet the specifications of the schema") {
 			t.Errorf("--set %s: want a refusal by the schema, got %v\n%s", set, err, out)
 		}
+	}
+}
+
+// TestTaintNeedsTheNode: NFD sets taints by rules of its own.
+func TestTaintNeedsTheNode(t *testing.T) {
+	_, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", "taint.enabled=true,sinks={node-feature}")
+	if err == nil || !strings.Contains(err.Error(), "taint.enabled needs sink node") {
+		t.Errorf("want a refusal, got %v", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package publish
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,14 +58,18 @@ func (c Conflict) String() string {
 	return fmt.Sprintf("%s (set by %s)", c.Key, c.Manager)
 }
 
-// ConflictError lists, sorted by key, the labels that were left alone. All other
-// labels are published.
+// ConflictError lists, sorted by key, the labels that were left alone, and the
+// taints of the same key as ours. All other labels are published.
 type ConflictError struct {
 	Conflicts []Conflict
+	Taints    []string // KEY=VALUE:EFFECT
 }
 
 func (e *ConflictError) Error() string {
-	var all []string
+	if len(e.Conflicts) == 0 {
+		return "left alone what others set under the key of our taint: " + strings.Join(e.Taints, ", ")
+	}
+	all := slices.Clone(e.Taints)
 	for _, c := range e.Conflicts {
 		all = append(all, c.String())
 	}

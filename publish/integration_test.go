@@ -77,6 +77,10 @@ subjects: [{kind: ServiceAccount, name: agent, namespace: gpu-labeller}]
 		"watch":                   testNodeWatch,
 		"watch survives restarts": testNodeWatchRestart,
 		"forbidden":               testForbidden,
+		"taint":                   testTaint,
+		"taint of others":         testTaintOfOthers,
+		"taint and scheduler":     testTaintScheduler,
+		"taint watch":             testTaintWatch,
 		"node feature":            testNodeFeature,
 	} {
 		t.Run(name, func(t *testing.T) {

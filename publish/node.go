@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,14 +44,32 @@ type Node struct {
 	// label change it forever.
 	Force bool
 
-	mu   sync.Mutex // guards what follows from Watch, which runs beside Publish
-	want labels.Set // as last published; nil before the first Publish
-	last outcome    // of the last Publish
+	// Taint is kept beside the labels; nil for none, and then no taint is read or
+	// written.
+	Taint *NodeTaint
+
+	mu      sync.Mutex // guards what follows from Watch, which runs beside Publish
+	want    labels.Set // as last published; nil before the first Publish
+	last    outcome    // of the last Publish
+	tainted *taintNote // nil while the taint is not kept
+	seen    reading    // by Published, for the Publish that follows
 }
+
+// reading is a Node as it was at a time.
+type reading struct {
+	live *metav1.PartialObjectMetadata
+	at   time.Time
+}
+
+// readingTime is for how long a reading will do. What changed since is for the
+// API server, which refuses a conflict, and for Watch.
+const readingTime = time.Second
 
 // outcome is what Publish found or left.
 type outcome struct {
 	uid     types.UID
+	version string      // resourceVersion
+	at      time.Time   // of the answer
 	applied metav1.Time // see owners
 	plan    plan
 }
@@ -58,27 +77,48 @@ type outcome struct {
 func (n *Node) String() string { return fmt.Sprintf("Node %q", n.Name) }
 
 // Publish implements Sink with one read, and one write if there is something to
-// change. Errors to test for: *ConflictError, *ForbiddenError, ErrNoNode,
-// ErrTwoAgents, and RetryAfter.
+// change; with a taint, as much again. Errors to test for: *ConflictError,
+// *ForbiddenError, ErrNoNode, ErrTwoAgents, and RetryAfter.
 //
 // ErrTwoAgents needs a memory, so only the agent that wrote first finds it: it
 // leaves the Node to the second until set changes, the second one withdraws, or
 // the Node is re-created. So two agents do not take turns. A new Node value has
 // no memory.
 func (n *Node) Publish(ctx context.Context, set labels.Set) error {
+	return n.put(ctx, set, n.Taint != nil)
+}
+
+// PublishLabels is Publish for labels that do not say yet whether the taint is
+// wanted: it stays as it is.
+func (n *Node) PublishLabels(ctx context.Context, set labels.Set) error {
+	return n.put(ctx, set, false)
+}
+
+func (n *Node) put(ctx context.Context, set labels.Set, taint bool) error {
 	n.mu.Lock() // Watch waits, and then sees what we left
 	defer n.mu.Unlock()
 	changed, last := n.want == nil || !maps.Equal(n.want, set), n.last
 	n.want = labels.Set{}
 	maps.Copy(n.want, set)
+	n.tainted = nil
 
+	var left []string
 	var err error
-	n.last, err = n.publish(ctx, set, last, changed)
+	if taint && len(set) == 0 {
+		// First, for a Node without labels of ours is not seen to have been ours.
+		left, err = n.keepTaint(ctx, false)
+	}
+	if err == nil {
+		n.last, err = n.publish(ctx, set, last, changed)
+	}
+	if err == nil && taint && len(set) > 0 {
+		left, err = n.keepTaint(ctx, n.Taint.Wanted(set))
+	}
 	if errors.Is(err, ErrNoNode) && len(set) == 0 {
 		return nil // withdrawn, with the Node
 	}
-	if err == nil && len(n.last.plan.conflicts) > 0 {
-		err = &ConflictError{Conflicts: n.last.plan.conflicts}
+	if err == nil && len(n.last.plan.conflicts)+len(left) > 0 {
+		err = &ConflictError{Conflicts: n.last.plan.conflicts, Taints: left}
 	}
 	if err != nil {
 		return fmt.Errorf("%v: %w", n, err)
@@ -89,18 +129,22 @@ func (n *Node) Publish(ctx context.Context, set labels.Set) error {
 // publish returns what it left, or nothing if that is unknown: a write that
 // failed may have taken place.
 func (n *Node) publish(ctx context.Context, set labels.Set, last outcome, changed bool) (outcome, error) {
-	live, err := n.read(ctx)
-	if err != nil {
-		return outcome{}, err
+	live := n.seen.live
+	if live == nil || time.Since(n.seen.at) > readingTime {
+		var err error
+		if live, err = n.read(ctx); err != nil {
+			return outcome{}, err
+		}
 	}
+	n.seen = reading{}
 	p := makePlan(live, set, n.manager(), n.Force)
 	who := labelOwners(&live.ObjectMeta, n.manager())
 	if !p.write {
-		return outcome{uid: live.UID, applied: who.applied, plan: p}, nil
+		return outcome{uid: live.UID, version: live.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}, nil
 	}
 	if !changed && live.UID == last.uid && another(live, who, last) {
 		// What it looked like stays in mind, so that Watch is quiet until it moves.
-		return outcome{uid: last.uid, applied: last.applied, plan: p}, ErrTwoAgents
+		return outcome{uid: last.uid, version: last.version, at: last.at, applied: last.applied, plan: p}, ErrTwoAgents
 	}
 	return n.write(ctx, live.UID, p)
 }
@@ -133,7 +177,7 @@ func (n *Node) write(ctx context.Context, uid types.UID, p plan) (outcome, error
 		if err == nil {
 			who := labelOwners(&live.ObjectMeta, n.manager())
 			p.write = false
-			return outcome{uid: uid, applied: who.applied, plan: p}, nil
+			return outcome{uid: uid, version: live.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}, nil
 		}
 		conflicts := conflictsIn(err)
 		if !apierrors.IsConflict(err) || len(conflicts) == 0 {

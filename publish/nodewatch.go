@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,9 +16,10 @@ import (
 
 // Watch follows the Node and calls changed when there is reason to Publish again:
 // somebody removed or changed one of our labels, a conflict came or went, the
-// Node was deleted or re-created. It is silent while all is as the last Publish
-// left it, and before the first. Publish may run at the same time; changed may be
-// called once too often, and is called from Watch's goroutine.
+// Node was deleted or re-created; with a taint, somebody wrote the taints. It is
+// silent while all is as the last Publish left it, and before the first. Publish
+// may run at the same time; changed may be called once too often, and is called
+// from Watch's goroutine.
 //
 // It returns nil when ctx is done or when the API server ends the watch, as it
 // does every 30 to 60 minutes; then, and after errors, with back-off, call it
@@ -73,10 +76,12 @@ func (n *Node) moved(event metav1.WatchEvent) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
-	case n.want == nil:
+	case n.want == nil, n.last.after(live):
 		return false, nil
 	case watch.EventType(event.Type) == watch.Deleted:
 		return live.UID == n.last.uid, nil
+	case n.tainted.moved(&live.ObjectMeta):
+		return true, nil
 	}
 	p := makePlan(live, n.want, n.manager(), n.Force)
 	if live.UID != n.last.uid || !p.equal(n.last.plan) {
@@ -85,4 +90,17 @@ func (n *Node) moved(event metav1.WatchEvent) (bool, error) {
 	// There is still something to write after a Publish that left the Node to
 	// another agent.
 	return p.write && !another(live, labelOwners(&live.ObjectMeta, n.manager()), n.last), nil
+}
+
+// lagTime is how far the API server's cache may lag behind a write. A Node that
+// is older later on is one from a backup.
+const lagTime = time.Minute
+
+// after tells that live is the Node as it was before the outcome: a watch begins
+// with what is in the API server's cache, which may lag behind our own write.
+// Where resource versions are not numbers, as etcd's are, nothing is older.
+func (o outcome) after(live *metav1.PartialObjectMetadata) bool {
+	a, errA := strconv.ParseUint(live.ResourceVersion, 10, 64)
+	b, errB := strconv.ParseUint(o.version, 10, 64)
+	return errA == nil && errB == nil && a < b && time.Since(o.at) < lagTime
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -51,6 +52,9 @@ func parse(content []byte) labels.Set {
 
 // Published returns the labels that the API server knows to be ours. It is empty
 // when there is no Node.
+//
+// A Publish right after it does without a read of its own: when all agents of a
+// cluster start at once, that is half of what they read.
 func (n *Node) Published(ctx context.Context) (labels.Set, error) {
 	live, err := n.read(ctx)
 	if errors.Is(err, ErrNoNode) {
@@ -59,6 +63,9 @@ func (n *Node) Published(ctx context.Context) (labels.Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", n, err)
 	}
+	n.mu.Lock()
+	n.seen = reading{live, time.Now()}
+	n.mu.Unlock()
 	set := labels.Set{}
 	for key := range labelOwners(&live.ObjectMeta, n.manager()).ours {
 		if value, ok := live.Labels[key]; ok {

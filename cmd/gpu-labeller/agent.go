@@ -42,6 +42,7 @@ type sinkFlags struct {
 	featureExpiry  time.Duration
 	nodeFeature    string
 	forceConflicts bool
+	taint          string // as given; empty for none
 }
 
 func (f *sinkFlags) register(cmd *cobra.Command) {
@@ -55,10 +56,13 @@ func (f *sinkFlags) register(cmd *cobra.Command) {
 	fs.DurationVar(&f.featureExpiry, "feature-file-expiry", 0, "NFD drops the file's labels when they have not been renewed for so long; 0 for never")
 	fs.StringVar(&f.nodeFeature, "node-feature-name", "", "name of the NodeFeature object (default gpu-labeller-features-for-NODE)")
 	fs.BoolVar(&f.forceConflicts, "force-conflicts", false, "take labels away from other field managers (sink node)")
+	fs.StringVar(&f.taint, "taint", "", "keep this taint on the Node while it has usable GPUs, and no longer; KEY=VALUE:EFFECT, "+defaultTaint+" without a value (sink node)")
+	fs.Lookup("taint").NoOptDefVal = defaultTaint
 	// What the environment says is not what --help should show.
 	for _, name := range []string{"node-name", "kubeconfig", "namespace", "pod-name"} {
 		fs.Lookup(name).DefValue = ""
 	}
+	_ = cmd.RegisterFlagCompletionFunc("taint", cobra.FixedCompletions([]string{defaultTaint}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("sink", cobra.FixedCompletions([]string{sinkNode, sinkFeatureFile, sinkNodeFeature}, cobra.ShellCompDirectiveNoFileComp))
 	for _, name := range []string{"node-name", "namespace", "pod-name", "node-feature-name"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
@@ -95,7 +99,11 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 		}
 	}
 	if len(s.names) == 0 {
-		s.names = []string{f.choose(ctx, s.client, log)}
+		name, err := f.choose(ctx, s.client, log)
+		if err != nil {
+			return nil, err
+		}
+		s.names = []string{name}
 	}
 	for _, name := range s.names {
 		switch name {
@@ -110,7 +118,11 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 			return nil, &exitError{exitUsage, fmt.Errorf("--sink %q: want one of %s, %s, %s", name, sinkNode, sinkFeatureFile, sinkNodeFeature)}
 		}
 		if name == sinkNode {
-			s.all = append(s.all, &publish.Node{Client: s.client, Name: f.nodeName, Force: f.forceConflicts})
+			taint, err := f.nodeTaint(log)
+			if err != nil {
+				return nil, err
+			}
+			s.all = append(s.all, &publish.Node{Client: s.client, Name: f.nodeName, Force: f.forceConflicts, Taint: taint})
 			continue
 		}
 		object := &publish.NodeFeature{
@@ -132,16 +144,31 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 	return s, nil
 }
 
-// choose takes NFD's way where there is one.
-func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slog.Logger) string {
-	has, err := client.HasNodeFeatures(ctx)
-	if err != nil {
-		log.Warn("cannot tell whether the cluster has NodeFeature objects, so labels go to the Node; --sink settles it: " + err.Error())
+// choose takes NFD's way where there is one. It waits for the API server to say
+// so: an agent that went the other way, for an API server that was away for a
+// moment, would leave labels in two places.
+func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slog.Logger) (string, error) {
+	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+		has, err := client.HasNodeFeatures(ctx)
+		var forbidden *publish.ForbiddenError
+		switch {
+		case err == nil && has:
+			return sinkNodeFeature, nil
+		case err == nil:
+			return sinkNode, nil
+		case errors.As(err, &forbidden):
+			log.Warn("not allowed to ask whether the cluster has NodeFeature objects, so labels go to the Node; --sink settles it: " + err.Error())
+			return sinkNode, nil
+		}
+		if wait == time.Second {
+			log.Warn("cannot tell yet whether the cluster has NodeFeature objects; trying again, --sink settles it: " + err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(wait):
+		}
 	}
-	if has {
-		return sinkNodeFeature
-	}
-	return sinkNode
 }
 
 // agentFlags are those of the agent alone.
@@ -191,7 +218,7 @@ func (f *agentFlags) check() error {
 	default:
 		return &exitError{exitUsage, fmt.Errorf("--pci-labels %q: want true or false", f.pciLabels)}
 	}
-	return nil
+	return f.checkTaint(f.sinks)
 }
 
 func (f *agentFlags) logger() *slog.Logger {
@@ -209,6 +236,9 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	if err := errors.Join(f.agent.check(), f.source.check()); err != nil {
 		return err
 	}
+	if f.agent.taint != "" && !f.extraLabels {
+		return &exitError{exitUsage, errors.New("--taint goes by the label " + countLabel + ": not with --extra-labels=false")}
+	}
 	if f.hostFile != "" {
 		return &exitError{exitUsage, errors.New("--host replays a host with --print; the agent labels a node that is there")}
 	}
@@ -218,7 +248,13 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 
 	start := time.Now()
 	s, err := f.agent.open(ctx, log)
+	if ctx.Err() != nil {
+		return nil // told to end before it began
+	}
 	if err != nil {
+		return err
+	}
+	if err := f.agent.checkTaint(s.names); err != nil {
 		return err
 	}
 	options := func() (labels.Options, error) {

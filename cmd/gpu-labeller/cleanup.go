@@ -24,6 +24,9 @@ that can be reached, or on those that --sink names: its labels of the Node, its
 NodeFeature object, its feature file. Labels that others set stay. Run again, it
 does nothing.
 
+With --taint it also takes away the taint that the agent kept, named as it was for
+the agent: a taint of that key, value and effect, whoever set it.
+
 With --all-nodes it does so for every Node that carries labels of ours, and for
 every NodeFeature object of ours in the namespace; feature files are on their
 nodes and stay there.
@@ -58,6 +61,9 @@ func cleanup(ctx context.Context, f *sinkFlags, allNodes bool, out io.Writer, lo
 				log.Warn("NodeFeature objects are left alone: their namespace is not known, give --namespace")
 			}
 		}
+	}
+	if err := f.checkTaint(f.sinks); err != nil {
+		return err
 	}
 	if !allNodes {
 		return withdraw(ctx, f, named, out, log)

@@ -3,12 +3,19 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 )
+
+func init() {
+	// client-go logs, in a form of its own and each time, what it returns as well.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+}
 
 // restConfig is the way to the API server: by a kubeconfig file where one is
 // named, else as a pod.

@@ -23,7 +23,7 @@ func probe(driverRoot string) Answer {
 	if a.Init = codeOf(p.lib.Init()); a.Init != Success {
 		return a
 	}
-	p.devices = device.New(p.lib)
+	p.profiles = device.New(p.lib)
 
 	a.DriverVersion = ask(&p, &a.Errors, "driver_version", "nvmlSystemGetDriverVersion", p.lib.SystemGetDriverVersion)
 	a.NVMLVersion = ask(&p, &a.Errors, "nvml_version", "nvmlSystemGetNVMLVersion", p.lib.SystemGetNVMLVersion)
@@ -53,8 +53,8 @@ func probe(driverRoot string) Answer {
 }
 
 type prober struct {
-	lib     nvml.Interface
-	devices device.Interface
+	lib      nvml.Interface
+	profiles device.Interface // for the names of MIG profiles
 }
 
 // has tells whether the library has a symbol. A call of one that it lacks ends
@@ -170,6 +170,7 @@ func (p *prober) migDevices(g *GPU, h nvml.Device) {
 		g.Errors.put(field, outOfRange)
 		return
 	}
+	known := profileTable{gpu: h, memory: g.MemoryBytes}
 	for i := range n {
 		d, ret := h.GetMigDeviceHandleByIndex(i)
 		if ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT {
@@ -179,7 +180,7 @@ func (p *prober) migDevices(g *GPU, h nvml.Device) {
 			g.Errors.put(field, codeOf(ret))
 			continue
 		}
-		m, code := p.migDevice(d)
+		m, code := p.migDevice(d, &known)
 		if code != Success {
 			g.Errors.put(field, code)
 			continue
@@ -188,7 +189,7 @@ func (p *prober) migDevices(g *GPU, h nvml.Device) {
 	}
 }
 
-func (p *prober) migDevice(d nvml.Device) (MIGDevice, Code) {
+func (p *prober) migDevice(d nvml.Device, known *profileTable) (MIGDevice, Code) {
 	attributes, ret := d.GetAttributes()
 	if ret != nvml.SUCCESS {
 		return MIGDevice{}, codeOf(ret)
@@ -201,11 +202,11 @@ func (p *prober) migDevice(d nvml.Device) (MIGDevice, Code) {
 	if ret != nvml.SUCCESS {
 		return MIGDevice{}, codeOf(ret)
 	}
-	mig, err := p.devices.NewMigDevice(d)
-	if err != nil {
+	indices, ok := known.of(gi, ci)
+	if !ok || known.memory == 0 {
 		return MIGDevice{}, p.reason(d)
 	}
-	profile, err := mig.GetProfile()
+	profile, err := p.profiles.NewMigProfile(indices.gpu, indices.compute, indices.engine, attributes.MemorySizeMB, known.memory)
 	if err != nil {
 		return MIGDevice{}, p.reason(d)
 	}
@@ -292,13 +293,10 @@ func (p *prober) nvlinkVersion(h nvml.Device) string {
 }
 
 var (
-	// migSymbols are what migDevices and go-nvlib call; MIG came with all of
-	// them in driver 450.
+	// migSymbols are what migDevices calls; MIG came with all of them in driver
+	// 450.
 	migSymbols = []string{
-		"nvmlDeviceGetMemoryInfo",
 		"nvmlDeviceGetMigDeviceHandleByIndex",
-		"nvmlDeviceIsMigDeviceHandle",
-		"nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
 		"nvmlDeviceGetGpuInstanceId",
 		"nvmlDeviceGetComputeInstanceId",
 		"nvmlDeviceGetGpuInstanceById",

@@ -591,6 +591,19 @@ func BenchmarkScan2000VFs(b *testing.B) {
 	benchmarkScan(b, functions, gpus, 2000)
 }
 
+// 2,000 functions of which few are GPUs, such as the virtual functions of NICs.
+func BenchmarkScan2000(b *testing.B) {
+	functions := map[string]files{}
+	for i := range 2000 {
+		f := nvme
+		if i%125 == 0 {
+			f = h200
+		}
+		functions[fmt.Sprintf("0000:%02x:%02x.%x", i>>8, i>>3&0x1f, i&7)] = f
+	}
+	benchmarkScan(b, functions, gpus, 16)
+}
+
 func benchmarkScan(b *testing.B, functions map[string]files, wanted func(uint32, uint16) bool, want int) {
 	root := host(b, functions)
 	b.ReportAllocs()

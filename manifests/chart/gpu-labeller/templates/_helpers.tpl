@@ -87,9 +87,11 @@ Operator's or its users'.
 - expression: request.?subResource.orValue("") == ""
   message: a subresource may not be changed
   reason: Forbidden
-- expression: object.?spec.orValue({}) == oldObject.?spec.orValue({})
+{{- if not .Values.taint.enabled }}
+- expression: dyn(object).?spec.orValue({}) == dyn(oldObject).?spec.orValue({})
   message: the spec, its taints included, may not be changed
   reason: Forbidden
+{{- end }}
 - expression: object.metadata.?annotations.orValue({}) == oldObject.metadata.?annotations.orValue({})
   message: annotations may not be changed
   reason: Forbidden
@@ -98,6 +100,47 @@ Operator's or its users'.
   reason: Forbidden
 - expression: object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([])
   message: owner references may not be changed
+  reason: Forbidden
+{{- end }}
+
+{{/* The taint that the agent keeps, as --taint wants it; empty for none. */}}
+{{- define "gpu-labeller.taint" -}}
+{{- with .Values.taint }}
+{{- if .enabled }}
+{{- if not (has "node" $.Values.sinks) }}
+{{- fail "taint.enabled needs sink node: NFD sets taints by its own NodeFeatureRules" }}
+{{- end }}
+{{- .key }}{{ with .value }}={{ . }}{{ end }}:{{ .effect }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Variables of a policy that allows the taint: the rest of the spec that changes, and other taints. */}}
+{{- define "gpu-labeller.taintVariables" -}}
+- name: oldSpec
+  expression: dyn(oldObject).?spec.orValue({})
+- name: newSpec
+  expression: dyn(object).?spec.orValue({})
+- name: otherSpec
+  expression: >-
+    variables.oldSpec.filter(k, k != "taints" && !(k in variables.newSpec)) +
+    variables.newSpec.filter(k, k != "taints" && (!(k in variables.oldSpec) || variables.oldSpec[k] != variables.newSpec[k]))
+- name: oldTaints
+  expression: variables.oldSpec.?taints.orValue([])
+- name: newTaints
+  expression: variables.newSpec.?taints.orValue([])
+{{- end }}
+
+{{/* Rules of a policy: of the spec only the taint may change, and others stay in their order. */}}
+{{- define "gpu-labeller.onlyTaint" -}}
+{{- $other := printf "filter(t, t.key != %q || t.?value.orValue(\"\") != %q || t.effect != %q)" .Values.taint.key .Values.taint.value .Values.taint.effect -}}
+- expression: variables.otherSpec.size() == 0
+  messageExpression: '"the spec, but for a taint, may not be changed: " + variables.otherSpec.join(", ")'
+  reason: Forbidden
+- expression: >-
+    variables.oldTaints.{{ $other }} ==
+    variables.newTaints.{{ $other }}
+  message: of taints, only {{ include "gpu-labeller.taint" . }} may be changed
   reason: Forbidden
 {{- end }}
 
