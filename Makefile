@@ -11,7 +11,7 @@ RELEASE ?=
 LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE))
 RECORDED = testdata/hosts/h200x1.txtar
 
-.PHONY: all build plugin run test lint unit e2e image fuzz bench generate clean
+.PHONY: all build plugin run test lint unit e2e scale image fuzz bench generate clean
 
 all: build plugin
 
@@ -35,8 +35,8 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "gofmt -w these:"; echo "$$unformatted"; exit 1; fi
 	$(GO) mod tidy -diff
-	$(GO) vet -tags e2e ./...
-	$(GO) tool -modfile=tools/go.mod staticcheck -tags e2e ./...
+	$(GO) vet -tags e2e,scale ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck -tags e2e,scale ./...
 	$(GO) tool -modfile=manifests/tools/go.mod helm lint --quiet manifests/chart/gpu-labeller
 
 unit: ## the tests, with the race detector
@@ -46,6 +46,11 @@ unit: ## the tests, with the race detector
 e2e: ## installs on a real kubelet and containerd; skips, and says so, without root
 	testdata/cluster/build.sh kubelet
 	$(GO) test -tags e2e -timeout 25m ./test/e2e
+
+NODES ?= 250,1000
+scale: ## so many agents on a real control plane: minutes for each number
+	testdata/cluster/build.sh
+	$(GO) test -tags scale -run TestScale -v -count=1 -timeout 60m ./test/scale -nodes $(NODES) $(SCALEFLAGS)
 
 IMAGE ?= ghcr.io/gpu-labeller/gpu-labeller
 VERSION = $(or $(RELEASE),devel)
