@@ -11,7 +11,7 @@ RELEASE ?=
 LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE))
 RECORDED = testdata/hosts/h200x1.txtar
 
-.PHONY: all build plugin run test lint unit e2e scale image fuzz bench generate clean
+.PHONY: all build plugin run test lint unit e2e faults scale image fuzz bench generate clean
 
 all: build plugin
 
@@ -35,8 +35,8 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "gofmt -w these:"; echo "$$unformatted"; exit 1; fi
 	$(GO) mod tidy -diff
-	$(GO) vet -tags e2e,scale ./...
-	$(GO) tool -modfile=tools/go.mod staticcheck -tags e2e,scale ./...
+	$(GO) vet -tags e2e,faults,scale ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck -tags e2e,faults,scale ./...
 	$(GO) tool -modfile=manifests/tools/go.mod helm lint --quiet manifests/chart/gpu-labeller
 
 unit: ## the tests, with the race detector
@@ -46,6 +46,10 @@ unit: ## the tests, with the race detector
 e2e: ## installs on a real kubelet and containerd; skips, and says so, without root
 	testdata/cluster/build.sh kubelet
 	$(GO) test -tags e2e -timeout 25m ./test/e2e
+
+faults: ## the fault matrix of docs/reliability.md, and a short soak
+	testdata/cluster/build.sh
+	$(GO) test -tags faults -race -timeout 25m ./test/faults
 
 NODES ?= 250,1000
 scale: ## so many agents on a real control plane: minutes for each number

@@ -1,0 +1,219 @@
+//go:build faults
+
+package faults
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// proxy stands between an agent and the API server, and answers in its place
+// where a fault says so.
+type proxy struct {
+	server *httptest.Server
+	mu     sync.Mutex
+	fault  fault
+	hits   atomic.Int64 // requests that met the fault
+
+	authority *authority
+	cert      atomic.Pointer[tls.Certificate]
+}
+
+// fault answers a request, or returns false to have it passed on.
+type fault func(w http.ResponseWriter, r *http.Request) bool
+
+// viaProxy puts a proxy before the API server. It speaks TLS, or client-go would
+// send no token.
+func (h *host) viaProxy() {
+	h.Helper()
+	config := h.w.cluster.Config()
+	token := config.BearerToken
+	config.BearerToken = "" // what the agent sends goes through
+	transport, err := rest.TransportFor(config)
+	h.must(err)
+	target, err := url.Parse(config.Host)
+	h.must(err)
+	upstream := httputil.NewSingleHostReverseProxy(target)
+	upstream.Transport, upstream.FlushInterval = transport, -1
+	quiet := log.New(discard{}, "", 0)
+	upstream.ErrorLog = quiet
+	p := &proxy{authority: newAuthority(h)}
+	p.certify(h, time.Hour)
+	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.mu.Lock()
+		fault := p.fault
+		p.mu.Unlock()
+		if fault != nil && fault(w, r) {
+			p.hits.Add(1)
+			return
+		}
+		upstream.ServeHTTP(w, r)
+	}))
+	p.server.Config.ErrorLog = quiet
+	p.server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return &tls.Config{Certificates: []tls.Certificate{*p.cert.Load()}}, nil
+	}}
+	p.server.StartTLS()
+	h.proxy = p
+	h.Cleanup(func() {
+		p.set(nil)
+		p.server.CloseClientConnections()
+		p.server.Close()
+	})
+	h.useKubeconfig("token: " + token)
+}
+
+// certify gives the proxy a certificate that is good for so long.
+func (p *proxy) certify(h *host, left time.Duration) {
+	p.cert.Store(p.authority.issue(h, time.Now().Add(left)))
+}
+
+type discard struct{}
+
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// useKubeconfig has the agent go through the proxy, as the user given in YAML.
+func (h *host) useKubeconfig(user string) {
+	h.Helper()
+	authority := base64.StdEncoding.EncodeToString(h.proxy.authority.pem)
+	h.kubeconfig = filepath.Join(h.root, "kubeconfig")
+	h.must(os.WriteFile(h.kubeconfig, []byte(fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c,
+clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %q}}], users: [{name: c, user: {%s}}], contexts: [{name: c, context: {cluster: c, user: c}}]}
+`, h.proxy.server.URL, authority, user)), 0o600))
+}
+
+// set makes a fault and cuts the connections, so that a watch meets it, too.
+func (p *proxy) set(f fault) {
+	p.mu.Lock()
+	p.fault = f
+	p.mu.Unlock()
+	p.hits.Store(0)
+	p.server.CloseClientConnections()
+}
+
+func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
+
+// status answers as the API server does.
+func status(code int, reason string, header ...string) fault {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"made up","reason":%q,"code":%d}`, reason, code)
+		return true
+	}
+}
+
+// only limits a fault to some requests.
+func only(which func(*http.Request) bool, f fault) fault {
+	return func(w http.ResponseWriter, r *http.Request) bool { return which(r) && f(w, r) }
+}
+
+func method(m string) func(*http.Request) bool {
+	return func(r *http.Request) bool { return r.Method == m && strings.Contains(r.URL.Path, "/nodes") }
+}
+
+// raw answers 200 with a body that is no Node.
+func raw(contentType, body string) fault {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Content-Type", contentType)
+		_, _ = w.Write([]byte(body))
+		return true
+	}
+}
+
+// reset ends the connection without an answer.
+func reset(w http.ResponseWriter, _ *http.Request) bool {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return false
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	conn.Close()
+	return true
+}
+
+// cut promises more than it sends.
+func cut(w http.ResponseWriter, _ *http.Request) bool {
+	w.Header().Set("Content-Length", "100000")
+	_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadata","metadata":{"name":"`))
+	return true
+}
+
+// slow sends a byte now and then, for ever.
+func slow(w http.ResponseWriter, r *http.Request) bool {
+	_, _ = io.Copy(io.Discard, r.Body) // or the end of the connection goes unnoticed
+	w.Header().Set("Content-Type", "application/json")
+	for {
+		if _, err := w.Write([]byte(" ")); err != nil {
+			return true
+		}
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-r.Context().Done():
+			return true
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+// silent never answers.
+func silent(_ http.ResponseWriter, r *http.Request) bool {
+	_, _ = io.Copy(io.Discard, r.Body)
+	<-r.Context().Done()
+	return true
+}
+
+// authority issues certificates for the proxy.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+func newAuthority(h *host) *authority {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	h.must(err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "proxy-ca"}, NotBefore: time.Now().Add(-48 * time.Hour),
+		NotAfter: time.Now().Add(48 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	h.must(err)
+	cert, err := x509.ParseCertificate(der)
+	h.must(err)
+	return &authority{cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+func (a *authority) issue(h *host, until time.Time) *tls.Certificate {
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "proxy"}, NotBefore: time.Now().Add(-24 * time.Hour),
+		NotAfter: until, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, a.key.Public(), a.key)
+	h.must(err)
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: a.key}
+}

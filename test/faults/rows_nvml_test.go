@@ -1,0 +1,279 @@
+//go:build faults
+
+package faults
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/standin"
+)
+
+func rows() []row {
+	var all []row
+	for _, some := range [][]row{libraryRows(), initRows(), queryRows(), childRows(), hardwareRows(), fileRows(), serverRows(), writerRows(), agentRows()} {
+		all = append(all, some...)
+	}
+	return all
+}
+
+// held is that all labels stay and the state says why.
+func held(state string) want { return but(all, "state", state) }
+
+// whole is a step that mends, after which all is as before.
+func whole(do func(*host)) []step { return []step{{do: do, want: want{of: all}}} }
+
+// libraryRows break the library's file.
+func libraryRows() []row {
+	const area = "The library"
+	broken := func(name, fault, says, state string, do func(h *host, library []byte)) row {
+		var library []byte
+		return row{
+			area: area, name: name, fault: fault,
+			during: []step{{
+				do: func(h *host) {
+					var err error
+					library, err = os.ReadFile(h.library())
+					h.must(err)
+					h.must(os.Remove(h.library()))
+					do(h, library)
+				},
+				says: says, want: held(state),
+			}},
+			after: whole(func(h *host) {
+				h.must(os.RemoveAll(h.library()))
+				h.replace(library)
+			}),
+		}
+	}
+	return []row{
+		broken("library missing", "it is missing", "NVML's library was not found", "no-driver", func(*host, []byte) {}),
+		broken("library empty", "it is an empty file", "file too short", "no-driver", func(h *host, _ []byte) { h.replace(nil) }),
+		broken("library is text", "it is no library", "invalid ELF header", "no-driver", func(h *host, _ []byte) { h.replace(bytes.Repeat([]byte("404 page not found\n"), 100)) }),
+		broken("library of 32 bits", "it is one of 32 bits", "wrong ELF class", "no-driver", func(h *host, l []byte) {
+			l = append([]byte{}, l...)
+			l[4] = 1 // ELFCLASS32
+			h.replace(l)
+		}),
+		broken("library of another architecture", "it is one of another architecture", "NVML's library was not found", "no-driver", func(h *host, l []byte) {
+			l = append([]byte{}, l...)
+			l[18], l[19] = 0xf3, 0 // e_machine: RISC-V
+			h.replace(l)
+		}),
+		broken("library cut", "half of it is there", "the NVML child process ended", "error", func(h *host, l []byte) { h.replace(l[:len(l)/2]) }),
+		broken("library a folder", "a folder has its name", "NVML's library was not found", "no-driver", func(h *host, _ []byte) { h.must(os.Mkdir(h.library(), 0o755)) }),
+		broken("library a pipe", "a named pipe has its name", "NVML's library was not found", "no-driver", func(h *host, _ []byte) { h.must(syscall.Mkfifo(h.library(), 0o644)) }),
+		broken("library without init", "it has no nvmlInit", "nvmlInit", "no-driver", func(h *host, _ []byte) {
+			without := standin.DriverRoot(h.T, "", "nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags")
+			l, err := os.ReadFile(filepath.Join(without, "usr/lib64/libnvidia-ml.so.1"))
+			h.must(err)
+			h.replace(l)
+		}),
+		broken("library hangs while it is loaded", "loading it hangs", "NVML did not answer within", "timeout", func(h *host, _ []byte) {
+			h.compile("#include <unistd.h>\n__attribute__((constructor)) static void hang(void) { for (;;) pause(); }\n")
+		}),
+		broken("library crashes while it is loaded", "loading it crashes", "SIGABRT", "error", func(h *host, _ []byte) {
+			h.compile("#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }\n")
+		}),
+		{
+			area: area, name: "driver comes later", fault: "no driver at the start; later there is one",
+			setup: func(h *host) {
+				h.must(os.Rename(h.library(), h.library()+".later"))
+				h.must(os.RemoveAll(filepath.Join(h.root, "proc/driver")))
+			},
+			before: want{of: pciOnly},
+			after: whole(func(h *host) {
+				h.must(os.Rename(h.library()+".later", h.library()))
+				h.driverVersion("550.107.02")
+			}),
+		},
+	}
+}
+
+// compile makes the library of C source.
+func (h *host) compile(source string) {
+	h.Helper()
+	c := filepath.Join(h.driver, "library.c")
+	h.must(os.WriteFile(c, []byte(source), 0o644))
+	out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", h.library(), c).CombinedOutput()
+	if err != nil {
+		h.Fatalf("gcc: %v\n%s", err, out)
+	}
+}
+
+// initRows have nvmlInit return each error that nvml.h 13 has.
+func initRows() []row {
+	const area = "nvmlInit"
+	states := map[string]string{
+		"LIBRARY_NOT_FOUND": "no-driver", "DRIVER_NOT_LOADED": "no-driver",
+		"NO_PERMISSION": "no-permission", "LIB_RM_VERSION_MISMATCH": "driver-mismatch",
+	}
+	says := map[string]string{
+		"LIBRARY_NOT_FOUND": "NVML's library was not found", "DRIVER_NOT_LOADED": "kernel module is not loaded",
+		"NO_PERMISSION": "may not open the GPUs' device nodes", "LIB_RM_VERSION_MISMATCH": "are of different driver versions",
+	}
+	var all []row
+	for _, code := range []string{
+		"LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED", "NO_PERMISSION", "LIB_RM_VERSION_MISMATCH",
+		"UNINITIALIZED", "INVALID_ARGUMENT", "NOT_SUPPORTED", "ALREADY_INITIALIZED", "NOT_FOUND", "INSUFFICIENT_SIZE",
+		"INSUFFICIENT_POWER", "TIMEOUT", "IRQ_ISSUE", "FUNCTION_NOT_FOUND", "CORRUPTED_INFOROM", "GPU_IS_LOST",
+		"RESET_REQUIRED", "OPERATING_SYSTEM", "IN_USE", "MEMORY", "NO_DATA", "VGPU_ECC_NOT_SUPPORTED",
+		"INSUFFICIENT_RESOURCES", "FREQ_NOT_SUPPORTED", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED", "NOT_READY",
+		"GPU_NOT_FOUND", "INVALID_STATE", "RESET_TYPE_NOT_SUPPORTED", "UNKNOWN", "77",
+	} {
+		state, text := states[code], says[code]
+		if state == "" {
+			state, text = "error", "initialising NVML ("
+		}
+		all = append(all, row{
+			area: area, name: "init " + code, fault: "it returns %s", item: code,
+			during: []step{{do: func(h *host) { h.says(gpus(oldGPU, 1) + "init " + code + "\n") }, says: text, want: held(state)}},
+			after:  whole(func(h *host) { h.says(gpus(oldGPU, 1)) }),
+		})
+	}
+	for _, code := range []string{"NO_PERMISSION", "LIB_RM_VERSION_MISMATCH", "UNKNOWN"} {
+		state := states[code]
+		if state == "" {
+			state = "error"
+		}
+		all = append(all, row{
+			area: area, name: "init " + code + " from the start", fault: "it returns %s from the start, and later works", item: code,
+			setup:  func(h *host) { h.says(gpus(oldGPU, 1) + "init " + code + "\n") },
+			before: but(pciOnly, "state", state),
+			after:  whole(func(h *host) { h.says(gpus(oldGPU, 1)) }),
+		})
+	}
+	return all
+}
+
+// queryRows have each question fail on each of four GPUs in turn.
+func queryRows() []row {
+	const area = "Questions to NVML, on each of four GPUs in turn"
+	degraded := but(all, "state", "degraded", "count", "3", "count.failed", "1", "vendor.nvidia.count", "3",
+		"nvidia.com/gpu.count", "3", "model.nvidia-a100-sxm4-40gb.count", "3", "memory.total", "122880").called("all, of three GPUs, `count.failed=1` `state=degraded`")
+	noMemory := but(all, "homogeneous", "", "memory.type", "", "memory.min", "", "memory.max", "", "memory.total", "").
+		called("all, without `homogeneous` and `memory.*`")
+	// As GFD does it, the last GPU decides about the memory of one.
+	lastMemory := but(all, "homogeneous", "", "memory.type", "", "memory.min", "", "memory.max", "", "memory.total", "", "nvidia.com/gpu.memory", "").
+		called("of the last GPU, also without `nvidia.com/gpu.memory`, as with GFD")
+	same := want{of: all}
+	var list []row
+	for _, q := range []struct {
+		name, fault, line string
+		want              want
+	}{
+		{"handle", "its handle cannot be had (GPU_IS_LOST)", "handle %d GPU_IS_LOST", degraded},
+		{"handle unknown", "its handle cannot be had (UNKNOWN)", "handle %d UNKNOWN", degraded},
+		{"lost", "it has fallen off the bus", "lost %d", degraded},
+		{"name", "its name (UNKNOWN)", "error nvmlDeviceGetName gpu=%d UNKNOWN", degraded},
+		{"compute capability", "its compute capability (UNKNOWN)", "error nvmlDeviceGetCudaComputeCapability gpu=%d UNKNOWN", degraded},
+		{"MIG mode", "its MIG mode (UNKNOWN)", "error nvmlDeviceGetMigMode gpu=%d UNKNOWN", degraded},
+		{"reset required", "its memory (RESET_REQUIRED)", "error nvmlDeviceGetMemoryInfo gpu=%d RESET_REQUIRED", degraded},
+		{"memory", "its memory (UNKNOWN)", "error nvmlDeviceGetMemoryInfo gpu=%d UNKNOWN", noMemory},
+		{"memory denied", "its memory (NO_PERMISSION)", "error nvmlDeviceGetMemoryInfo gpu=%d NO_PERMISSION", noMemory},
+		{"PCI address", "its PCI address (UNKNOWN)", "error nvmlDeviceGetPciInfo gpu=%d UNKNOWN", but(all, "nvidia.com/gpu.mode", "unknown")},
+		{"UUID", "its UUID (UNKNOWN)", "error nvmlDeviceGetUUID gpu=%d UNKNOWN", same},
+		{"brand", "its brand (UNKNOWN)", "error nvmlDeviceGetBrand gpu=%d UNKNOWN", same},
+		{"architecture", "its architecture (UNKNOWN)", "error nvmlDeviceGetArchitecture gpu=%d UNKNOWN", same},
+		{"fabric", "its fabric (UNKNOWN)", "error nvmlDeviceGetGpuFabricInfo gpu=%d UNKNOWN\nerror nvmlDeviceGetGpuFabricInfoV gpu=%d UNKNOWN", same},
+		{"peers", "its peers (UNKNOWN)", "error nvmlDeviceGetP2PStatus gpu=%d UNKNOWN", same},
+	} {
+		r := row{area: area, name: "query " + q.name, fault: q.fault, gpus: 4, after: whole(func(h *host) { h.says(gpus(oldGPU, 4)) })}
+		for i := range 4 {
+			line := fmt.Sprintf(q.line, i)
+			if q.name == "fabric" {
+				line = fmt.Sprintf(q.line, i, i)
+			}
+			want := q.want
+			if strings.HasPrefix(q.name, "memory") && i == 3 {
+				want = lastMemory
+			}
+			r.during = append(r.during, step{do: func(h *host) { h.says(gpus(oldGPU, 4) + line + "\n") }, want: want})
+		}
+		list = append(list, r)
+	}
+	for _, q := range []struct {
+		name, fault, line string
+		want              want
+	}{
+		{"count", "how many GPUs there are (UNKNOWN)", "error nvmlDeviceGetCount UNKNOWN", held("error")},
+		{"none", "it says that there is no GPU", "count 0", held("error")},
+		{"thousands", "it says that there are 2,147,483,647 GPUs", "count 2147483647", held("error")},
+		{"fewer", "it lists two of four", "count 2", but(all, "state", "degraded", "count", "2", "count.failed", "2", "vendor.nvidia.count", "2",
+			"nvidia.com/gpu.count", "2", "model.nvidia-a100-sxm4-40gb.count", "2", "memory.total", "81920").called("all, of two GPUs, `count.failed=2` `state=degraded`")},
+		{"driver version", "the driver's version (UNKNOWN)", "error nvmlSystemGetDriverVersion UNKNOWN", same},
+	} {
+		list = append(list, row{area: "Questions to NVML as a whole", name: "query " + q.name, fault: q.fault, gpus: 4,
+			during: []step{{do: func(h *host) { h.says(gpus(oldGPU, 4) + q.line + "\n") }, want: q.want}},
+			after:  whole(func(h *host) { h.says(gpus(oldGPU, 4)) })})
+	}
+	return list
+}
+
+// childRows have the process that asks NVML go wrong.
+func childRows() []row {
+	const area = "The process that asks NVML"
+	short := []string{"--nvml-timeout=2s"}
+	broken := func(name, fault, line, says, state string) row {
+		return row{
+			area: area, name: name, fault: fault, gpus: 2, flags: short,
+			during: []step{{do: func(h *host) { h.says(gpus(oldGPU, 2) + line + "\n") }, says: says, want: held(state)}},
+			after:  whole(func(h *host) { h.says(gpus(oldGPU, 2)) }),
+		}
+	}
+	harmless := func(name, fault, line string) row {
+		return row{
+			area: area, name: name, fault: fault, gpus: 2, flags: short,
+			during: []step{{do: func(h *host) { h.says(gpus(oldGPU, 2) + line + "\n") }, want: want{of: all}}},
+			after:  whole(func(h *host) { h.says(gpus(oldGPU, 2)) }),
+		}
+	}
+	return []row{
+		broken("hang at init", "it hangs in nvmlInit", "hang nvmlInit", "NVML did not answer within", "timeout"),
+		broken("hang at a question", "it hangs at a question to one GPU", "hang nvmlDeviceGetName gpu=1", "NVML did not answer within", "timeout"),
+		broken("answer too late", "it takes longer than the timeout", "sleep nvmlDeviceGetCount 6000", "NVML did not answer within", "timeout"),
+		harmless("hang in shutdown", "it would hang in nvmlShutdown, which is never called", "hang nvmlShutdown"),
+		broken("crash at init", "it crashes in nvmlInit", "crash nvmlInit", "SIGSEGV", "error"),
+		broken("crash at a question", "it crashes at a question to one GPU", "crash nvmlDeviceGetMemoryInfo gpu=1", "SIGSEGV", "error"),
+		broken("exit at init", "the library ends it in nvmlInit, status 0", "exit nvmlInit 0", "gave no answer", "error"),
+		broken("exit at a question", "the library ends it at a question, status 3", "exit nvmlDeviceGetName 3", "exit status 3", "error"),
+		harmless("garbage", "the library writes to standard output", "garbage nvmlInit\ngarbage nvmlDeviceGetName"),
+		harmless("slow", "it takes a second, within the timeout", "sleep nvmlDeviceGetCount 1000"),
+		{
+			area: area, name: "flood", fault: "the library writes to standard output without end", gpus: 2, flags: short,
+			during: []step{{do: func(h *host) { h.says(gpus(oldGPU, 2) + "flood nvmlInit\n") }, says: "NVML did not answer within", want: held("timeout")}},
+			after:  whole(func(h *host) { h.says(gpus(oldGPU, 2)) }),
+		},
+		{
+			area: area, name: "killed", fault: "it is killed, as for want of memory", gpus: 2,
+			during: []step{{
+				do: func(h *host) {
+					h.says(gpus(oldGPU, 2) + "hang nvmlInit\n")
+					h.until("a child", 20*time.Second, func() bool {
+						time.Sleep(500 * time.Millisecond) // until it hangs
+						killed := false
+						for _, pid := range h.children() {
+							killed = syscall.Kill(pid, syscall.SIGKILL) == nil
+						}
+						return killed && len(h.agent.String()) > 0 && contains(h, "ended by signal killed")
+					})
+					h.says(gpus(oldGPU, 2) + "exit nvmlInit 9\n")
+				},
+				want: held("error"), through: []want{held("timeout")},
+			}},
+			after: whole(func(h *host) { h.says(gpus(oldGPU, 2)) }),
+		},
+		{
+			area: area, name: "hang from the start", fault: "it hangs from the start, and later does not", gpus: 2, flags: short,
+			setup:  func(h *host) { h.says(gpus(oldGPU, 2) + "hang nvmlInit\n") },
+			before: but(pciOnly, "state", "timeout"),
+			after:  whole(func(h *host) { h.says(gpus(oldGPU, 2)) }),
+		},
+	}
+}
