@@ -559,13 +559,18 @@ spec:
 	for begin := time.Now(); pod == "" && time.Since(begin) < 30*time.Second; time.Sleep(100 * time.Millisecond) {
 		pod, _, _ = strings.Cut(b.Kubectl("-n", "gpu-labeller", "get", "pods", "-l", "app=agent", "-o", "jsonpath={.items[*].metadata.name}"), " ")
 	}
-	n.Owners, err = DaemonSetOwner(t.Context(), b.agent, "gpu-labeller", pod)
+	n.Owners, err = PodOwners(t.Context(), b.agent, "gpu-labeller", pod)
 	check(t, err)
-	if len(n.Owners) != 1 || n.Owners[0].Name != "agent" || n.Owners[0].UID == "" {
+	if len(n.Owners) != 2 || n.Owners[0].Name != "agent" || n.Owners[0].UID == "" || n.Owners[1].Kind != "Pod" || n.Owners[1].Name != pod {
 		t.Fatalf("owners are %v", n.Owners)
 	}
 	mustPublish(t, n, set)
 	unwritten(func() { mustPublish(t, n, set) })
+
+	// The next pod of the DaemonSet writes nothing.
+	restarted := *n
+	restarted.Owners = []metav1.OwnerReference{n.Owners[0], {APIVersion: "v1", Kind: "Pod", Name: "next", UID: "next"}}
+	unwritten(func() { mustPublish(t, &restarted, set) })
 
 	// Others' metadata stays; the spec and the label are ours.
 	b.Kubectl("-n", "gpu-labeller", "annotate", "nodefeature", n.objectName(), "example.com/x=1")
@@ -576,7 +581,7 @@ spec:
 	mustPublish(t, n, set)
 	got = live()
 	if got.Labels[nodeNameLabel] != b.node || !maps.Equal(labels.Set(got.Spec.Labels), set) ||
-		!got.Spec.Features.empty() || got.Annotations["example.com/x"] != "1" || len(got.OwnerReferences) != 1 {
+		!got.Spec.Features.empty() || got.Annotations["example.com/x"] != "1" || len(got.OwnerReferences) != 2 {
 		t.Errorf("object is %+v", got)
 	}
 

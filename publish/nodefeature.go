@@ -28,8 +28,8 @@ type NodeFeature struct {
 	// gpu-labeller-features-for-NODENAME.
 	ObjectName string
 
-	// Owners are the objects with which the NodeFeature goes, see
-	// DaemonSetOwner. If empty, those that the object has are left alone.
+	// Owners are the objects with which the NodeFeature goes, see PodOwners. If
+	// empty, those that the object has are left alone.
 	Owners []metav1.OwnerReference
 }
 
@@ -161,7 +161,7 @@ func (n *NodeFeature) update(ctx context.Context, live, want *nodeFeature) error
 
 func sameNodeFeature(a, b *nodeFeature) bool {
 	return maps.Equal(a.Labels, b.Labels) &&
-		reflect.DeepEqual(a.OwnerReferences, b.OwnerReferences) &&
+		reflect.DeepEqual(lasting(a.OwnerReferences), lasting(b.OwnerReferences)) &&
 		maps.Equal(a.Spec.Labels, b.Spec.Labels) &&
 		a.Spec.Features.empty() == b.Spec.Features.empty()
 }

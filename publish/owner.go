@@ -7,16 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DaemonSetOwner returns references to the DaemonSet that the pod belongs to, for
-// NodeFeature.Owners: so the object goes when the DaemonSet is deleted, and
-// survives restarts and upgrades of it. It is empty for a pod of none. The verb
-// get on pods is needed.
-//
-// The pod is not among the owners, though NFD's own worker names both: an object
-// stays while one of its owners does, so the pod adds nothing but a write, and
-// work for NFD, each time that it is replaced; and as the only owner it takes the
-// labels with it.
-func DaemonSetOwner(ctx context.Context, client *Client, namespace, pod string) ([]metav1.OwnerReference, error) {
+// PodOwners returns references to the DaemonSet that the pod belongs to and to
+// the pod, for NodeFeature.Owners: so the object goes when the DaemonSet is
+// deleted, and survives restarts and upgrades of it. It is empty for a pod of no
+// DaemonSet, with which the object would go at every restart. The verb get on
+// pods is needed.
+func PodOwners(ctx context.Context, client *Client, namespace, pod string) ([]metav1.OwnerReference, error) {
 	body, err := client.do(ctx, "get", "pods",
 		client.core.Get().Namespace(namespace).Resource("pods").Name(pod).SetHeader("Accept", metadataOnly))
 	if err != nil {
@@ -26,7 +22,11 @@ func DaemonSetOwner(ctx context.Context, client *Client, namespace, pod string) 
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s: %w", namespace, pod, err)
 	}
-	return daemonSets(meta.OwnerReferences), nil
+	owners := daemonSets(meta.OwnerReferences)
+	if len(owners) == 0 {
+		return nil, nil
+	}
+	return append(owners, metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: pod, UID: meta.UID}), nil
 }
 
 func daemonSets(all []metav1.OwnerReference) []metav1.OwnerReference {
@@ -39,4 +39,17 @@ func daemonSets(all []metav1.OwnerReference) []metav1.OwnerReference {
 		}
 	}
 	return owners
+}
+
+// lasting are the owners by which an object is kept or goes. A pod beside its
+// DaemonSet is neither: that it was replaced is no reason to write, which would
+// make NFD look at the node again.
+func lasting(owners []metav1.OwnerReference) []metav1.OwnerReference {
+	var kept []metav1.OwnerReference
+	for _, o := range owners {
+		if o.Kind != "Pod" {
+			kept = append(kept, o)
+		}
+	}
+	return kept
 }

@@ -133,7 +133,7 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 			return nil, &exitError{exitUsage, errors.New("--sink=node-feature needs a namespace: give --namespace, or set NAMESPACE from the pod's metadata.namespace")}
 		}
 		if f.podName != "" {
-			owners, err := publish.DaemonSetOwner(ctx, s.client, object.Namespace, f.podName)
+			owners, err := publish.PodOwners(ctx, s.client, object.Namespace, f.podName)
 			if err != nil {
 				log.Warn("the NodeFeature object will outlive the DaemonSet: " + err.Error())
 			}

@@ -149,7 +149,7 @@ func TestGFDInCluster(t *testing.T) {
 		o.Metadata.Labels["nfd.node.kubernetes.io/node-name"] != "node-a" {
 		t.Errorf("object is %+v", o)
 	}
-	if len(o.Metadata.OwnerReferences) != 1 || o.Metadata.OwnerReferences[0].Kind != "DaemonSet" {
+	if len(o.Metadata.OwnerReferences) != 2 || o.Metadata.OwnerReferences[0].Kind != "DaemonSet" || o.Metadata.OwnerReferences[1].Kind != "Pod" {
 		t.Errorf("owners are %+v", o.Metadata.OwnerReferences)
 	}
 

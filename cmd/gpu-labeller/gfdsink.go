@@ -65,7 +65,7 @@ func (s *gfdSettings) nodeFeature(ctx context.Context, log *slog.Logger) (*publi
 		return nil, err
 	}
 	if s.podName != "" {
-		object.Owners, err = publish.DaemonSetOwner(ctx, object.Client, s.namespace, s.podName)
+		object.Owners, err = publish.PodOwners(ctx, object.Client, s.namespace, s.podName)
 		if err != nil {
 			log.Warn("the NodeFeature object will outlive the DaemonSet: " + err.Error())
 		}

@@ -215,7 +215,7 @@ func (w *world) nodeFeature(t *testing.T) {
 	if want := w.withoutPCI(); !maps.Equal(object.Spec.Labels, want) {
 		t.Errorf("NodeFeature says\n%v, want\n%v", object.Spec.Labels, want)
 	}
-	if len(object.Metadata.OwnerReferences) != 1 || object.Metadata.OwnerReferences[0].Kind != "DaemonSet" {
+	if len(object.Metadata.OwnerReferences) != 2 || object.Metadata.OwnerReferences[0].Kind != "DaemonSet" || object.Metadata.OwnerReferences[1].Kind != "Pod" {
 		t.Errorf("its owners are %v", object.Metadata.OwnerReferences)
 	}
 	w.runHelm(t, "uninstall", "gpu-labeller", "--namespace=gpus", "--wait", "--timeout=120s")
