@@ -101,7 +101,7 @@ func (h *host) checkCDI() Check {
 		}
 		c.Evidence = append(c.Evidence, text)
 		devices += len(s.devices)
-		if len(s.drivers) > 0 && driver != "" && !slices.ContainsFunc(s.drivers, func(v string) bool { return sameVersion(v, driver) }) {
+		if len(s.drivers) > 0 && driver != "" && !slices.ContainsFunc(s.drivers, func(v string) bool { return SameVersion(v, driver) }) {
 			stale = append(stale, s.path)
 		}
 	}

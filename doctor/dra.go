@@ -114,7 +114,7 @@ func (h *host) checkSlices(k *state) Check {
 	case published < least || published > len(gpus):
 		c.Result, c.Cure = Fault, restart
 		c.Text = fmt.Sprintf("DRA publishes %s, but %d can be used", plural(published, "GPU"), len(gpus))
-	case mine != "" && slices.ContainsFunc(versions, func(v string) bool { return !sameVersion(v, mine) }):
+	case mine != "" && slices.ContainsFunc(versions, func(v string) bool { return !SameVersion(v, mine) }):
 		c.Result, c.Cure = Fault, restart
 		c.Text = fmt.Sprintf("DRA publishes driver version %s, but NVML says %s", strings.Join(versions, ", "), mine)
 	case c.Result == Warning:
@@ -125,9 +125,9 @@ func (h *host) checkSlices(k *state) Check {
 	return c
 }
 
-// sameVersion compares versions as numbers, part by part: semantic versions, as
-// DRA wants them, have no leading zeros, and 13.0 is 13.0.0.
-func sameVersion(a, b string) bool {
+// SameVersion compares versions as numbers, part by part: in semantic versions,
+// as DRA wants them, 535.54.03 is 535.54.3, and 13.0 is 13.0.0.
+func SameVersion(a, b string) bool {
 	x, y := strings.Split(a, "."), strings.Split(b, ".")
 	part := func(parts []string, i int) string {
 		if i >= len(parts) {

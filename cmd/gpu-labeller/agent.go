@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpu-labeller/gpu-labeller/agent"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/internal/footprint"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
@@ -112,10 +113,10 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 			continue
 		case sinkNode, sinkNodeFeature:
 			if f.nodeName == "" {
-				return nil, &exitError{exitUsage, fmt.Errorf("--sink=%s needs the Node's name: give --node-name, or set NODE_NAME from the pod's spec.nodeName", name)}
+				return nil, cli.Exit(exitUsage, fmt.Errorf("--sink=%s needs the Node's name: give --node-name, or set NODE_NAME from the pod's spec.nodeName", name))
 			}
 		default:
-			return nil, &exitError{exitUsage, fmt.Errorf("--sink %q: want one of %s, %s, %s", name, sinkNode, sinkFeatureFile, sinkNodeFeature)}
+			return nil, cli.Exit(exitUsage, fmt.Errorf("--sink %q: want one of %s, %s, %s", name, sinkNode, sinkFeatureFile, sinkNodeFeature))
 		}
 		if name == sinkNode {
 			taint, err := f.nodeTaint(log)
@@ -130,7 +131,7 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 			Namespace: cmp.Or(f.namespace, podNamespace()),
 		}
 		if object.Namespace == "" {
-			return nil, &exitError{exitUsage, errors.New("--sink=node-feature needs a namespace: give --namespace, or set NAMESPACE from the pod's metadata.namespace")}
+			return nil, cli.Exit(exitUsage, errors.New("--sink=node-feature needs a namespace: give --namespace, or set NAMESPACE from the pod's metadata.namespace"))
 		}
 		if f.podName != "" {
 			owners, err := publish.PodOwners(ctx, s.client, object.Namespace, f.podName)
@@ -207,16 +208,16 @@ func (f *agentFlags) check() error {
 		least time.Duration
 	}{{"interval", f.interval, time.Second}, {"poll", f.poll, 100 * time.Millisecond}} {
 		if d.value < d.least {
-			return &exitError{exitUsage, fmt.Errorf("--%s %v: want %v or more", d.flag, d.value, d.least)}
+			return cli.Exit(exitUsage, fmt.Errorf("--%s %v: want %v or more", d.flag, d.value, d.least))
 		}
 	}
 	if f.featureExpiry != 0 && f.featureExpiry < 2*f.interval {
-		return &exitError{exitUsage, fmt.Errorf("--feature-file-expiry %v: want at least twice the --interval of %v, or the labels come and go", f.featureExpiry, f.interval)}
+		return cli.Exit(exitUsage, fmt.Errorf("--feature-file-expiry %v: want at least twice the --interval of %v, or the labels come and go", f.featureExpiry, f.interval))
 	}
 	switch f.pciLabels {
 	case "", "true", "false":
 	default:
-		return &exitError{exitUsage, fmt.Errorf("--pci-labels %q: want true or false", f.pciLabels)}
+		return cli.Exit(exitUsage, fmt.Errorf("--pci-labels %q: want true or false", f.pciLabels))
 	}
 	return f.checkTaint(f.sinks)
 }
@@ -237,10 +238,10 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		return err
 	}
 	if f.agent.taint != "" && !f.extraLabels {
-		return &exitError{exitUsage, errors.New("--taint goes by the label " + countLabel + ": not with --extra-labels=false")}
+		return cli.Exit(exitUsage, errors.New("--taint goes by the label "+countLabel+": not with --extra-labels=false"))
 	}
 	if f.hostFile != "" {
-		return &exitError{exitUsage, errors.New("--host replays a host with --print; the agent labels a node that is there")}
+		return cli.Exit(exitUsage, errors.New("--host replays a host with --print; the agent labels a node that is there"))
 	}
 	log := f.agent.logger()
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -284,7 +285,7 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		ConfigFile: f.configFile,
 		Uevents:    f.source.root == "/",
 		Logger:     log,
-		Version:    version(),
+		Version:    cli.Version(release),
 	}
 	if f.agent.featureExpiry > 0 {
 		config.Resync = f.agent.featureExpiry / 4 // the file is renewed when half of it is over
@@ -326,7 +327,7 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	// What start-up needed is not needed again.
 	debug.FreeOSMemory()
 	_ = footprint.Trim()
-	log.Info("labelling", "sinks", strings.Join(s.names, ","), "node", f.agent.nodeName, "interval", f.agent.interval, "version", version())
+	log.Info("labelling", "sinks", strings.Join(s.names, ","), "node", f.agent.nodeName, "interval", f.agent.interval, "version", cli.Version(release))
 	a.Run(ctx)
 	log.Info("ended; the labels stay")
 	return nil

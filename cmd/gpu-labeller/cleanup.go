@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
 
@@ -34,7 +35,7 @@ nodes and stay there.
 End the agents first: they would label again.`,
 		Example: `  gpu-labeller cleanup --node-name node-a --kubeconfig ~/.kube/config
   gpu-labeller cleanup --all-nodes --kubeconfig ~/.kube/config`,
-		Args:              usageArgs(cobra.NoArgs),
+		Args:              cli.UsageArgs(cobra.NoArgs),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cleanup(cmd.Context(), &f, allNodes, cmd.OutOrStdout(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))

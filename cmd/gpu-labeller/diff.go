@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -69,16 +70,16 @@ Exit codes:
 
   # Do the labels agree with what DRA publishes?
   gpu-labeller diff --dra --node-name node-a --kubeconfig ~/.kube/config`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: cli.UsageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := ""
 			if len(args) > 0 {
 				file = args[0]
 			}
 			err := f.run(cmd, file)
-			var exit *exitError
+			var exit *cli.ExitError
 			if err != nil && !errors.As(err, &exit) {
-				return &exitError{exitUsage, err} // 1 says that labels differ
+				return cli.Exit(exitUsage, err) // 1 says that labels differ
 			}
 			return err
 		},
@@ -121,10 +122,10 @@ func (f *diffFlags) run(cmd *cobra.Command, file string) error {
 		return err
 	}
 	for _, p := range inv.Problems {
-		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable(p.String()))
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", cli.Printable(p.String()))
 	}
 	if code := exitCode(inv, scanErr); code != exitOK {
-		return &exitError{code, errors.New("the GPUs of this host cannot be told, so nothing is compared")}
+		return cli.Exit(code, errors.New("the GPUs of this host cannot be told, so nothing is compared"))
 	}
 	var rows []diffRow
 	if f.dra {
@@ -132,7 +133,7 @@ func (f *diffFlags) run(cmd *cobra.Command, file string) error {
 	} else {
 		here, rejected := labels.Compute(inv, opts)
 		for _, r := range rejected {
-			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable(r.String()))
+			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", cli.Printable(r.String()))
 		}
 		rows = compareLabels(here, there, f.compared)
 	}
@@ -183,7 +184,7 @@ func (f *diffFlags) nodeLabels(cmd *cobra.Command, file string) (labels.Set, err
 
 func (f *diffFlags) client() (*publish.Client, error) {
 	if f.agent.nodeName == "" {
-		return nil, &exitError{exitUsage, errors.New("give --node-name, to compare with that Node's labels in the cluster, or a file")}
+		return nil, cli.Exit(exitUsage, errors.New("give --node-name, to compare with that Node's labels in the cluster, or a file"))
 	}
 	config, err := restConfig(f.agent.kubeconfig)
 	if err != nil {
@@ -365,7 +366,7 @@ func (f *diffFlags) write(out io.Writer, rows []diffRow) error {
 		return err
 	}
 	if differ > 0 {
-		return &exitError{code: exitFailure}
+		return cli.Exit(exitFailure, nil)
 	}
 	return nil
 }
@@ -382,10 +383,10 @@ func writeDiffTable(out io.Writer, shown []diffRow, differ, compared int) error 
 			case *value == "":
 				return `""`
 			}
-			return printable(*value)
+			return cli.Printable(*value)
 		}
 		for _, r := range shown {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", printable(r.Key), cell(r.Here), cell(r.There), r.Verdict)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", cli.Printable(r.Key), cell(r.Here), cell(r.There), r.Verdict)
 		}
 		t.Flush()
 		fmt.Fprintln(w)

@@ -39,26 +39,6 @@ func TestDiffCompared(t *testing.T) {
 	}
 }
 
-func TestEqualVersions(t *testing.T) {
-	tests := []struct {
-		a, b string
-		want bool
-	}{
-		{"535.54.03", "535.54.3", true},
-		{"13.0", "13.0.0", true},
-		{"580.95.05", "580.95.50", false},
-		{"580.95", "580.95.0", true},
-		{"580", "580.1", false},
-		{"100.00.00", "100.0.0", true},
-		{"535.129.03", "535.129", false},
-	}
-	for _, test := range tests {
-		if equalVersions(test.a, test.b) != test.want || equalVersions(test.b, test.a) != test.want {
-			t.Errorf("%s and %s: want %v", test.a, test.b, test.want)
-		}
-	}
-}
-
 // TestCompareDRAWithMIG: in static MIG a GPU that is split is listed by its MIG
 // devices only, and none of them tells the whole GPU's memory.
 func TestCompareDRAWithMIG(t *testing.T) {

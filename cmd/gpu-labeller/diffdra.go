@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/doctor"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -213,7 +214,7 @@ func driverRows(here map[string]labels.Set, there map[string]*draModel) []diffRo
 			version = cmp.Or(version, there[name].any.Attributes[v.attribute].Version)
 		}
 		if label != "" && version != "" {
-			rows = append(rows, newDiffRow(v.key, &label, &version, equalVersions))
+			rows = append(rows, newDiffRow(v.key, &label, &version, doctor.SameVersion))
 		}
 	}
 	return rows
@@ -295,25 +296,6 @@ func draRow(key string, set labels.Set, there string, equal func(here, there str
 		value = &there
 	}
 	return newDiffRow(key, valueOf(set, key), value, equal)
-}
-
-// equalVersions compares numbers: DRA's are semantic versions, in which 535.54.03
-// is 535.54.3, and 13.0 is 13.0.0.
-func equalVersions(a, b string) bool {
-	x, y := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range max(len(x), len(y)) {
-		if versionPart(x, i) != versionPart(y, i) {
-			return false
-		}
-	}
-	return true
-}
-
-func versionPart(parts []string, i int) string {
-	if i >= len(parts) {
-		return "0"
-	}
-	return cmp.Or(strings.TrimLeft(parts[i], "0"), "0")
 }
 
 // equalNames compares a label's value with the text that it was made of. A label

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpu-labeller/gpu-labeller/doctor"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 // exitBroken plus the number of a step is the exit code of doctor when that step
@@ -77,7 +78,7 @@ Exit codes:
 
   # A host that was recorded elsewhere
   gpu-labeller doctor --host node-a.txtar`,
-		Args:              usageArgs(cobra.NoArgs),
+		Args:              cli.UsageArgs(cobra.NoArgs),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
@@ -110,11 +111,11 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	recorded := cmd.Flags().Changed("host")
 	if recorded {
 		if cmd.Flags().Changed("root") {
-			return &exitError{exitUsage, errors.New("--host and --root each name a host: give one of them")}
+			return cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
 		}
 		dir, err := extract(f.hostFile)
 		if err != nil {
-			return &exitError{exitUsage, fmt.Errorf("--host: %w", err)}
+			return cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
 		}
 		defer os.RemoveAll(dir)
 		f.source.root = dir
@@ -132,9 +133,9 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	}
 	switch {
 	case report.Broken > 0:
-		return &exitError{code: exitBroken + report.Broken}
+		return cli.Exit(exitBroken+report.Broken, nil)
 	case report.Failure != "":
-		return &exitError{code: exitFailure}
+		return cli.Exit(exitFailure, nil)
 	}
 	return nil
 }
@@ -143,11 +144,11 @@ func (f *doctorFlags) check() error {
 	namespace, name, ok := strings.Cut(f.pod, "/")
 	switch {
 	case f.pod != "" && (!ok || namespace == "" || name == "" || strings.Contains(name, "/")):
-		return &exitError{exitUsage, fmt.Errorf("--pod %q: want NAMESPACE/NAME", f.pod)}
+		return cli.Exit(exitUsage, fmt.Errorf("--pod %q: want NAMESPACE/NAME", f.pod))
 	case f.gpuPodLimit <= 0:
-		return &exitError{exitUsage, fmt.Errorf("--gpu-pod-timeout %v: want more than 0, for instance 2m", f.gpuPodLimit)}
+		return cli.Exit(exitUsage, fmt.Errorf("--gpu-pod-timeout %v: want more than 0, for instance 2m", f.gpuPodLimit))
 	case (f.pod != "" || f.gpuPod) && f.agent.nodeName == "":
-		return &exitError{exitUsage, errors.New("--pod and --gpu-pod are about a Node: give --node-name, or set NODE_NAME")}
+		return cli.Exit(exitUsage, errors.New("--pod and --gpu-pod are about a Node: give --node-name, or set NODE_NAME"))
 	}
 	return nil
 }

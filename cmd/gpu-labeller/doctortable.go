@@ -12,6 +12,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/gpu-labeller/gpu-labeller/doctor"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 func writeDoctor(out io.Writer, format string, r *doctor.Report) error {
@@ -57,15 +58,15 @@ func writeDoctorTable(out io.Writer, r *doctor.Report, colour bool) error {
 	for _, s := range r.Steps {
 		fmt.Fprintf(w, "%d  %-15s%s\n", s.Number, s.Name, paint(s.Result, 0))
 		if s.Note != "" {
-			fmt.Fprintln(w, "     "+printable(s.Note))
+			fmt.Fprintln(w, "     "+cli.Printable(s.Note))
 		}
 		for _, c := range s.Checks {
-			fmt.Fprintf(w, "   %s  %s: %s\n", paint(c.Result, 7), printable(c.Name), printable(c.Text))
+			fmt.Fprintf(w, "   %s  %s: %s\n", paint(c.Result, 7), cli.Printable(c.Name), cli.Printable(c.Text))
 			for _, e := range c.Evidence {
-				fmt.Fprintln(w, "              "+printable(e))
+				fmt.Fprintln(w, "              "+cli.Printable(e))
 			}
 			if c.Cure != "" && c.Result != doctor.Follows {
-				fmt.Fprintln(w, "              cure: "+printable(c.Cure))
+				fmt.Fprintln(w, "              cure: "+cli.Printable(c.Cure))
 			}
 		}
 	}
@@ -74,10 +75,10 @@ func writeDoctorTable(out io.Writer, r *doctor.Report, colour bool) error {
 	case len(faults) > 0:
 		fmt.Fprintf(w, "broken at step %d (%s)\n", r.Broken, r.Steps[r.Broken-1].Name)
 		for _, c := range faults {
-			fmt.Fprintf(w, "  %s: %s\n", printable(c.Name), printable(c.Text))
+			fmt.Fprintf(w, "  %s: %s\n", cli.Printable(c.Name), cli.Printable(c.Text))
 		}
 	case r.Failure != "":
-		fmt.Fprintln(w, printable(r.Failure))
+		fmt.Fprintln(w, cli.Printable(r.Failure))
 	case r.Result == doctor.Warning:
 		fmt.Fprintln(w, "no fault, but warnings")
 	default:

@@ -15,6 +15,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -90,16 +91,16 @@ func (s *source) register(cmd *cobra.Command) {
 // check looks at what the flag library does not.
 func (s *source) check() error {
 	if s.nvmlTimeout <= 0 {
-		return &exitError{exitUsage, fmt.Errorf("--nvml-timeout %v: want more than 0, for instance 20s", s.nvmlTimeout)}
+		return cli.Exit(exitUsage, fmt.Errorf("--nvml-timeout %v: want more than 0, for instance 20s", s.nvmlTimeout))
 	}
 	if st, err := os.Stat(s.root); err != nil {
-		return &exitError{exitUsage, fmt.Errorf("--root: %w", err)}
+		return cli.Exit(exitUsage, fmt.Errorf("--root: %w", err))
 	} else if !st.IsDir() {
-		return &exitError{exitUsage, fmt.Errorf("--root %s: want a folder that holds the host's sys and proc; a recorded host's file goes with --host", s.root)}
+		return cli.Exit(exitUsage, fmt.Errorf("--root %s: want a folder that holds the host's sys and proc; a recorded host's file goes with --host", s.root))
 	}
 	if s.driverRoot != "" {
 		if _, err := os.Stat(s.driverRoot); err != nil {
-			return &exitError{exitUsage, fmt.Errorf("--driver-root: %w", err)}
+			return cli.Exit(exitUsage, fmt.Errorf("--driver-root: %w", err))
 		}
 	}
 	return nil
@@ -155,10 +156,10 @@ func (f *flags) labelOptions(given func(flag string) bool, start time.Time) (opt
 		}
 	}
 	if opts.PCIClasses, err = labels.ParsePCIClasses(f.pciClasses); err != nil {
-		return opts, warnings, &exitError{exitUsage, fmt.Errorf("--pci-classes: %w", err)}
+		return opts, warnings, cli.Exit(exitUsage, fmt.Errorf("--pci-classes: %w", err))
 	}
 	if opts.PCILabelFields, err = labels.ParsePCILabelFields(f.pciLabelFields); err != nil {
-		return opts, warnings, &exitError{exitUsage, fmt.Errorf("--pci-label-fields: %w", err)}
+		return opts, warnings, cli.Exit(exitUsage, fmt.Errorf("--pci-label-fields: %w", err))
 	}
 	return opts, warnings, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/agent"
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/internal/footprint"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
@@ -40,7 +41,7 @@ func newGFDCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if code := runGFD(args, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
-				return &exitError{code: code}
+				return cli.Exit(code, nil)
 			}
 			return nil
 		},
@@ -61,7 +62,7 @@ func runGFD(args []string, stdout, stderr io.Writer) int {
 		writeGFDUsage(stdout)
 		return exitOK
 	case f.version:
-		fmt.Fprintf(stdout, "GPU Feature Discovery version %s (gpu-labeller)\n", version())
+		fmt.Fprintf(stdout, "GPU Feature Discovery version %s (gpu-labeller)\n", cli.Version(release))
 		return exitOK
 	}
 	g := &gfd{flags: f, stdout: stdout, start: time.Now(), log: slog.New(slog.NewTextHandler(stderr, nil))}
@@ -184,7 +185,7 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 		ConfigFile: settings.configFile,
 		Uevents:    settings.root == "/",
 		Logger:     g.log,
-		Version:    version(),
+		Version:    cli.Version(release),
 		Scan:       scanNVIDIA,
 	}
 	if out.client != nil {

@@ -10,6 +10,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 func init() {
@@ -29,7 +31,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	}
 	config, err := rest.InClusterConfig()
 	if errors.Is(err, rest.ErrNotInCluster) {
-		return nil, &exitError{exitUsage, errors.New("there is no cluster to label in: this is not a pod, so give --kubeconfig; or write a feature file with --sink=feature-file; or print the labels with --print")}
+		return nil, cli.Exit(exitUsage, errors.New("there is no cluster to label in: this is not a pod, so give --kubeconfig; or write a feature file with --sink=feature-file; or print the labels with --print"))
 	}
 	return config, err
 }

@@ -3,15 +3,17 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
+
+// release is set by the build: -ldflags "-X main.release=v1.2.3".
+var release string
 
 func main() {
 	// The probe's process does not pay for commands and flags.
@@ -30,9 +32,9 @@ func main() {
 
 // Exit codes. A script may rely on them: they are listed in --help.
 const (
-	exitOK             = 0
-	exitFailure        = 1 // the command itself went wrong
-	exitUsage          = 2
+	exitOK             = cli.ExitOK
+	exitFailure        = cli.ExitFailure // the command itself went wrong
+	exitUsage          = cli.ExitUsage
 	exitNoDriver       = 3
 	exitDriverMismatch = 4
 	exitTimeout        = 5
@@ -41,39 +43,12 @@ const (
 	exitNVML           = 8
 )
 
-// exitError carries an exit code. Its message is empty when all has been said.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return ""
-	}
-	return e.err.Error()
-}
-
-func (e *exitError) Unwrap() error { return e.err }
-
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRootCommand()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
-	if err == nil {
-		return exitOK
-	}
-	code := exitFailure
-	var exit *exitError
-	if errors.As(err, &exit) {
-		code = exit.code
-	}
-	if err.Error() != "" {
-		fmt.Fprintln(stderr, "Error:", err)
-	}
-	return code
+	return cli.Execute(root, stderr)
 }
 
 func newRootCommand() *cobra.Command {
@@ -116,8 +91,8 @@ With codes 3 to 8, the labels that could be told are printed all the same.`,
   # Record this host, and replay it elsewhere
   gpu-labeller snapshot node-a.txtar
   gpu-labeller --print --host node-a.txtar`,
-		Args:          usageArgs(cobra.NoArgs),
-		Version:       version(),
+		Args:          cli.UsageArgs(cobra.NoArgs),
+		Version:       cli.Version(release),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -127,18 +102,8 @@ With codes 3 to 8, the labels that could be told are printed all the same.`,
 			return runAgent(cmd, &f)
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
+	cmd.SetFlagErrorFunc(cli.UsageFlags)
 	f.register(cmd)
-	cmd.AddCommand(newSnapshotCommand(), newCleanupCommand(), newGFDCommand(), newDiffCommand(), newDoctorCommand(), newVersionCommand())
+	cmd.AddCommand(newSnapshotCommand(), newCleanupCommand(), newGFDCommand(), newDiffCommand(), newDoctorCommand(), cli.NewVersionCommand())
 	return cmd
-}
-
-// usageArgs gives wrong arguments the exit code of wrong usage.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &exitError{exitUsage, err}
-		}
-		return nil
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvidiaids"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -40,10 +41,10 @@ func printLabels(cmd *cobra.Command, f *flags) error {
 	} else {
 		err = writeReport(out, f.output.value, inv, set, rejected)
 		for _, p := range inv.Problems {
-			fmt.Fprintln(diagnostics, "warning:", printable(p.String()))
+			fmt.Fprintln(diagnostics, "warning:", cli.Printable(p.String()))
 		}
 		for _, r := range rejected {
-			fmt.Fprintln(diagnostics, "warning:", printable(r.String()))
+			fmt.Fprintln(diagnostics, "warning:", cli.Printable(r.String()))
 		}
 		if len(inv.GPUs) == 0 && exitCode(inv, scanErr) == exitOK {
 			fmt.Fprintln(diagnostics, "no GPU found")
@@ -53,7 +54,7 @@ func printLabels(cmd *cobra.Command, f *flags) error {
 		return err
 	}
 	if code := exitCode(inv, scanErr); code != exitOK {
-		return &exitError{code: code}
+		return cli.Exit(code, nil)
 	}
 	return nil
 }
@@ -66,11 +67,11 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 	defer stop()
 	if cmd.Flags().Changed("host") {
 		if cmd.Flags().Changed("root") {
-			return nil, nil, &exitError{exitUsage, errors.New("--host and --root each name a host: give one of them")}
+			return nil, nil, cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
 		}
 		dir, err := extract(f.hostFile)
 		if err != nil {
-			return nil, nil, &exitError{exitUsage, fmt.Errorf("--host: %w", err)}
+			return nil, nil, cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
 		}
 		defer os.RemoveAll(dir)
 		f.source.root = dir

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 func newSnapshotCommand() *cobra.Command {
@@ -32,7 +33,7 @@ label, stays. FILE may be - for standard output.`,
 
   # As root, so that the vgpu labels are recorded too, with a driver of its own
   sudo gpu-labeller snapshot --driver-root /run/nvidia/driver node-a.txtar`,
-		Args: usageArgs(func(_ *cobra.Command, args []string) error {
+		Args: cli.UsageArgs(func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("name the file to write, or - for standard output")
 			}
@@ -49,9 +50,9 @@ label, stays. FILE may be - for standard output.`,
 			answer := host.NVML(cmd.Context())
 			f, err := hostfile.Record(host, &answer)
 			if err != nil {
-				return &exitError{exitSysfs, err}
+				return cli.Exit(exitSysfs, err)
 			}
-			f.Comment = "Recorded by gpu-labeller " + version() + " on " + runtime.GOOS + "/" + runtime.GOARCH + ".\n"
+			f.Comment = "Recorded by gpu-labeller " + cli.Version(release) + " on " + runtime.GOOS + "/" + runtime.GOARCH + ".\n"
 			text, err := f.Format()
 			if err != nil {
 				return err

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -33,7 +34,7 @@ func writeTable(out io.Writer, inv *discover.Inventory, set labels.Set, rejected
 			if g.NUMANode != nil {
 				numa = strconv.Itoa(*g.NUMANode)
 			}
-			row := []string{g.PCIAddress, string(g.Vendor), printable(g.Product), printable(g.Family), memory, printable(g.Driver), g.MIG.String(), numa, string(g.Condition)}
+			row := []string{g.PCIAddress, string(g.Vendor), cli.Printable(g.Product), cli.Printable(g.Family), memory, cli.Printable(g.Driver), g.MIG.String(), numa, string(g.Condition)}
 			for i := range row {
 				if row[i] == "" {
 					row[i] = "-"
@@ -46,13 +47,13 @@ func writeTable(out io.Writer, inv *discover.Inventory, set labels.Set, rejected
 	if len(inv.Problems)+len(rejected) > 0 {
 		fmt.Fprintln(w, "\nPROBLEMS")
 		for _, p := range inv.Problems {
-			fmt.Fprintln(w, "  "+printable(p.Text))
+			fmt.Fprintln(w, "  "+cli.Printable(p.Text))
 			if p.Cure != "" {
-				fmt.Fprintln(w, "    cure: "+printable(p.Cure))
+				fmt.Fprintln(w, "    cure: "+cli.Printable(p.Cure))
 			}
 		}
 		for _, r := range rejected {
-			fmt.Fprintln(w, "  "+printable(r.String()))
+			fmt.Fprintln(w, "  "+cli.Printable(r.String()))
 		}
 	}
 	group := ""
@@ -70,23 +71,13 @@ func writeTable(out io.Writer, inv *discover.Inventory, set labels.Set, rejected
 func summary(inv *discover.Inventory) string {
 	var parts []string
 	if inv.Machine != nil && *inv.Machine != "" {
-		parts = append(parts, printable(*inv.Machine))
+		parts = append(parts, cli.Printable(*inv.Machine))
 	}
 	if v := inv.NVIDIA.DriverVersion; v != "" {
-		parts = append(parts, "NVIDIA driver "+printable(v))
+		parts = append(parts, "NVIDIA driver "+cli.Printable(v))
 	}
 	if v := inv.NVIDIA.CUDADriverVersion; v != 0 {
 		parts = append(parts, fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10))
 	}
 	return strings.Join(append(parts, "state "+string(inv.State())), ", ")
-}
-
-// printable keeps what firmware and drivers say from steering a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if strconv.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, s)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -26,10 +27,10 @@ func (f *sinkFlags) checkTaint(sinks []string) error {
 		return nil
 	}
 	if _, err := publish.ParseTaint(f.taint); err != nil {
-		return &exitError{exitUsage, fmt.Errorf("--taint %q: %w", f.taint, err)}
+		return cli.Exit(exitUsage, fmt.Errorf("--taint %q: %w", f.taint, err))
 	}
 	if len(sinks) > 0 && !slices.Contains(sinks, sinkNode) {
-		return &exitError{exitUsage, fmt.Errorf("--taint writes to the Node, and labels go to %s: give --sink=node, too, or have NFD set the taint by a NodeFeatureRule", sinks[0])}
+		return cli.Exit(exitUsage, fmt.Errorf("--taint writes to the Node, and labels go to %s: give --sink=node, too, or have NFD set the taint by a NodeFeatureRule", sinks[0]))
 	}
 	return nil
 }
@@ -41,7 +42,7 @@ func (f *sinkFlags) nodeTaint(log *slog.Logger) (*publish.NodeTaint, error) {
 	}
 	taint, err := publish.ParseTaint(f.taint)
 	if err != nil {
-		return nil, &exitError{exitUsage, fmt.Errorf("--taint %q: %w", f.taint, err)}
+		return nil, cli.Exit(exitUsage, fmt.Errorf("--taint %q: %w", f.taint, err))
 	}
 	return &publish.NodeTaint{
 		Taint: taint,

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 var update = flag.Bool("update", false, "write what the tests want anew")
@@ -96,7 +98,7 @@ func TestExplainClusters(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			var out bytes.Buffer
 			err := newFlags().explain(t.Context(), &out, &f.objects.Cluster, []*corev1.Pod{f.pod}, false)
-			var exit *exitError
+			var exit *cli.ExitError
 			if err != nil && !errors.As(err, &exit) {
 				t.Fatal(err)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpu-labeller/gpu-labeller/explain"
 	"github.com/gpu-labeller/gpu-labeller/fleet"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 // mostNodes is how many Nodes a table has, unless --all.
@@ -50,14 +51,14 @@ Of several pods in a file, the highest code.`,
 
   # Would another replica fit?
   kubectl get deployment llm -o yaml | kubectl gpu-labeller explain -f -`,
-		Args:              usageArgs(cobra.MaximumNArgs(1)),
+		Args:              cli.UsageArgs(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: f.completePods,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == (file != "") {
-				return &exitError{exitUsage, errors.New("name a pod, or a file with -f")}
+				return cli.Exit(exitUsage, errors.New("name a pod, or a file with -f"))
 			}
 			if file == "-" && f.objects == "-" {
-				return &exitError{exitUsage, errors.New("-f and --objects cannot both be standard input")}
+				return cli.Exit(exitUsage, errors.New("-f and --objects cannot both be standard input"))
 			}
 			ctx := cmd.Context()
 			c, err := f.cluster(ctx, cmd.InOrStdin())
@@ -175,14 +176,14 @@ func (f *flags) explain(ctx context.Context, out io.Writer, c *fleet.Cluster, po
 	if err != nil || code == exitOK {
 		return err
 	}
-	return &exitError{code: code}
+	return cli.Exit(code, nil)
 }
 
 // writeExplanation writes a page for people: the verdict, the Nodes, what is in
 // the way, what was not looked at.
 func writeExplanation(p page, r *explain.Result, all bool) {
 	colours := map[explain.Verdict]string{explain.Schedulable: good, explain.Bound: good, explain.Pending: bad, explain.Unknown: vague}
-	p.text(0, 0, p.paint(colours[r.Verdict], printable(r.Summary)))
+	p.text(0, 0, p.paint(colours[r.Verdict], cli.Printable(r.Summary)))
 	if len(r.Nodes) > 0 && r.Verdict != explain.Ended {
 		fmt.Fprintln(p)
 		writeNodeChecks(p, r, all)
@@ -191,9 +192,9 @@ func writeExplanation(p page, r *explain.Result, all bool) {
 	if pending && len(r.Misses) > 0 {
 		fmt.Fprintln(p, "\n"+p.paint(bold, "In the way:"))
 		for _, m := range r.Misses {
-			p.text(2, 4, string(m.Check)+where(m.Nodes, len(r.Nodes))+": "+printable(m.Text))
+			p.text(2, 4, string(m.Check)+where(m.Nodes, len(r.Nodes))+": "+cli.Printable(m.Text))
 			if m.Cure != "" {
-				fmt.Fprintln(p, "    cure: "+printable(m.Cure)) // in one line, to paste
+				fmt.Fprintln(p, "    cure: "+cli.Printable(m.Cure)) // in one line, to paste
 			}
 		}
 	}
@@ -214,7 +215,7 @@ func writeExplanation(p page, r *explain.Result, all bool) {
 		}
 		fmt.Fprintln(p, "\n"+p.paint(bold, title))
 		for _, line := range lines {
-			p.text(2, 4, printable(line))
+			p.text(2, 4, cli.Printable(line))
 		}
 	}
 	section("Not checked:", r.Unchecked)
@@ -267,7 +268,7 @@ func writeNodeChecks(p page, r *explain.Result, all bool) {
 	}
 	rows := [][]string{row}
 	for _, n := range closest(r.Nodes, all) {
-		row := []string{printable(n.Name), string(n.Fits)}
+		row := []string{cli.Printable(n.Name), string(n.Fits)}
 		for _, check := range checks {
 			row = append(row, string(n.Checks[check]))
 		}

@@ -4,19 +4,22 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 // Under this name kubectl runs a program to complete what is typed after
 // kubectl gpu-labeller.
 const completionName = "kubectl_complete-gpu_labeller"
+
+// release is set by the build: -ldflags "-X main.release=v1.2.3".
+var release string
 
 func main() {
 	args := os.Args[1:]
@@ -28,27 +31,12 @@ func main() {
 
 // Exit codes. A script may rely on them: they are listed in --help.
 const (
-	exitOK      = 0
-	exitFailure = 1 // the command itself went wrong
-	exitUsage   = 2
+	exitOK      = cli.ExitOK
+	exitFailure = cli.ExitFailure // the command itself went wrong
+	exitUsage   = cli.ExitUsage
 	exitNo      = 3 // the pod is pending; there is no GPU
 	exitUnknown = 4 // rights are lacking to tell
 )
-
-// exitError carries an exit code. Its message is empty when all has been said.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return ""
-	}
-	return e.err.Error()
-}
-
-func (e *exitError) Unwrap() error { return e.err }
 
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand()
@@ -56,19 +44,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
-	if err == nil {
-		return exitOK
-	}
-	code := exitFailure
-	var exit *exitError
-	if errors.As(err, &exit) {
-		code = exit.code
-	}
-	if err.Error() != "" {
-		fmt.Fprintln(stderr, "Error:", err)
-	}
-	return code
+	return cli.Execute(root, stderr)
 }
 
 // flags are those of all commands.
@@ -97,28 +73,18 @@ Exit codes:
   3  the pod is pending, or there is no GPU
   4  it cannot be told whether the pod fits, for want of rights`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu-labeller"},
-		Args:          usageArgs(cobra.NoArgs),
-		Version:       version(),
+		Args:          cli.UsageArgs(cobra.NoArgs),
+		Version:       cli.Version(release),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
+	cmd.SetFlagErrorFunc(cli.UsageFlags)
 	persistent := cmd.PersistentFlags()
 	f.config.AddFlags(persistent)
 	persistent.VarP(&f.output, "output", "o", "output format: table, json or yaml")
 	persistent.StringVar(&f.objects, "objects", "", "read the cluster from a `FILE` of objects, as kubectl get -o yaml prints them, instead of from the API server; - is standard input")
 	f.completeFlags(cmd)
-	cmd.AddCommand(newExplainCommand(&f), newNodesCommand(&f), newSuggestCommand(&f), newVersionCommand())
+	cmd.AddCommand(newExplainCommand(&f), newNodesCommand(&f), newSuggestCommand(&f), cli.NewVersionCommand())
 	return cmd
-}
-
-// usageArgs gives wrong arguments the exit code of wrong usage.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &exitError{exitUsage, err}
-		}
-		return nil
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpu-labeller/gpu-labeller/fleet"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 func newNodesCommand(f *flags) *cobra.Command {
@@ -30,7 +31,7 @@ Exit codes:
   1  the command itself went wrong
   2  wrong usage
   3  there is no GPU`,
-		Args:              usageArgs(cobra.ArbitraryArgs),
+		Args:              cli.UsageArgs(cobra.ArbitraryArgs),
 		ValidArgsFunction: f.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := f.cluster(cmd.Context(), cmd.InOrStdin())
@@ -64,7 +65,7 @@ Exit codes:
 				return err
 			}
 			if len(all) == 0 {
-				return &exitError{code: exitNo}
+				return cli.Exit(exitNo, nil)
 			}
 			return nil
 		},
@@ -82,15 +83,15 @@ type column struct {
 }
 
 var nodeColumns = []column{
-	{"NODE", 0, false, func(g fleet.GPUs, _ fleet.Offer) string { return printable(g.Node) }},
+	{"NODE", 0, false, func(g fleet.GPUs, _ fleet.Offer) string { return cli.Printable(g.Node) }},
 	{"VENDOR", 1, false, func(g fleet.GPUs, _ fleet.Offer) string { return string(g.Vendor) }},
-	{"PRODUCT", 0, false, func(g fleet.GPUs, o fleet.Offer) string { return printable(g.Product) }},
-	{"FAMILY", 1, true, func(g fleet.GPUs, _ fleet.Offer) string { return printable(g.Family) }},
+	{"PRODUCT", 0, false, func(g fleet.GPUs, o fleet.Offer) string { return cli.Printable(g.Product) }},
+	{"FAMILY", 1, true, func(g fleet.GPUs, _ fleet.Offer) string { return cli.Printable(g.Family) }},
 	{"GPUS", 4, false, func(g fleet.GPUs, _ fleet.Offer) string { return positive(g.Count) }},
 	{"MEMORY", 5, false, func(g fleet.GPUs, o fleet.Offer) string { return memory(cmp.Or(o.MemoryMiB, g.MemoryMiB)) }},
-	{"MIG", 3, false, func(g fleet.GPUs, _ fleet.Offer) string { return printable(g.MIG) }},
-	{"SHARING", 1, true, func(g fleet.GPUs, _ fleet.Offer) string { return printable(g.Sharing) }},
-	{"DRIVER", 2, false, func(g fleet.GPUs, _ fleet.Offer) string { return printable(g.Driver) }},
+	{"MIG", 3, false, func(g fleet.GPUs, _ fleet.Offer) string { return cli.Printable(g.MIG) }},
+	{"SHARING", 1, true, func(g fleet.GPUs, _ fleet.Offer) string { return cli.Printable(g.Sharing) }},
+	{"DRIVER", 2, false, func(g fleet.GPUs, _ fleet.Offer) string { return cli.Printable(g.Driver) }},
 	{"STATE", 6, false, func(g fleet.GPUs, _ fleet.Offer) string { return state(g) }},
 	{"RESOURCE", 0, false, func(_ fleet.GPUs, o fleet.Offer) string { return offerName(o.Resource, o.DRA) }},
 	{"ALLOC", 0, false, func(_ fleet.GPUs, o fleet.Offer) string {
@@ -139,7 +140,7 @@ func writeNodes(p page, all []fleet.GPUs, wide bool) {
 	fmt.Fprintln(p)
 	rows = [][]string{{"PRODUCT", "RESOURCE", "NODES", "GPUS", "ALLOC", "REQ", "FREE"}}
 	for _, s := range fleet.Sums(all) {
-		rows = append(rows, dashes([]string{printable(s.Product), offerName(s.Resource, s.DRA), strconv.Itoa(s.Nodes), positive(s.Count),
+		rows = append(rows, dashes([]string{cli.Printable(s.Product), offerName(s.Resource, s.DRA), strconv.Itoa(s.Nodes), positive(s.Count),
 			strconv.FormatInt(s.Allocatable, 10), known(s.Requested), known(s.Free)}))
 	}
 	if over := tableWidth(rows) - p.width; !wide && p.width > 0 && over > 0 {
@@ -287,7 +288,7 @@ func memory(mib int64) string {
 func state(g fleet.GPUs) string {
 	parts := []string{}
 	if g.State != "" {
-		parts = append(parts, printable(g.State))
+		parts = append(parts, cli.Printable(g.State))
 	}
 	if !g.Ready {
 		parts = append(parts, "not-ready")

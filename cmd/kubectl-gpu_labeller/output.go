@@ -155,13 +155,3 @@ func shorten(text string, width int) string {
 	head := (width - 1) / 2
 	return string(runes[:head]) + "…" + string(runes[len(runes)-(width-1-head):])
 }
-
-// printable keeps what labels and objects say from steering a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if strconv.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, s)
-}

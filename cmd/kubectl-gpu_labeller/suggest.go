@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-labeller/gpu-labeller/fleet"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 func newSuggestCommand(f *flags) *cobra.Command {
@@ -43,14 +44,14 @@ Exit codes:
 
   # From a recorded host
   gpu-labeller --print --host node-a.txtar | kubectl gpu-labeller suggest -f -`,
-		Args:              usageArgs(cobra.MaximumNArgs(1)),
+		Args:              cli.UsageArgs(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: f.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 && file != "" {
-				return &exitError{exitUsage, errors.New("name a node, or a file with -f")}
+				return cli.Exit(exitUsage, errors.New("name a node, or a file with -f"))
 			}
 			if gpus < 1 {
-				return &exitError{exitUsage, errors.New("--gpus must be at least 1")}
+				return cli.Exit(exitUsage, errors.New("--gpus must be at least 1"))
 			}
 			var c *fleet.Cluster
 			var err error
@@ -85,7 +86,7 @@ Exit codes:
 			}
 			if len(suggestions) == 0 {
 				fmt.Fprintln(cmd.ErrOrStderr(), "no GPU to suggest: no label, resource or ResourceSlice tells of one")
-				return &exitError{code: exitNo}
+				return cli.Exit(exitNo, nil)
 			}
 			return f.suggest(cmd.OutOrStdout(), suggestions, podSpec)
 		},
@@ -189,9 +190,9 @@ func (f *flags) suggest(out io.Writer, all []fleet.Suggestion, podSpec bool) err
 }
 
 func headline(s fleet.Suggestion) string {
-	text := "GPUs like those of " + printable(s.Node)
+	text := "GPUs like those of " + cli.Printable(s.Node)
 	if s.Product != "" {
-		text += ": " + printable(s.Product)
+		text += ": " + cli.Printable(s.Product)
 	}
 	if n := len(s.AlsoOn); n > 0 {
 		const most = 3

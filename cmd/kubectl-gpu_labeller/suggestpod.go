@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-labeller/gpu-labeller/fleet"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 // fields is a part of a manifest. The API's own types would print fields that
@@ -45,7 +46,7 @@ func writePieces(out io.Writer, s fleet.Suggestion) error {
 		if i > 0 {
 			fmt.Fprintln(out)
 		}
-		fmt.Fprintln(out, "# "+printable(p.comment))
+		fmt.Fprintln(out, "# "+cli.Printable(p.comment))
 		if err := writeDocuments(out, []any{p.part}); err != nil {
 			return err
 		}
@@ -63,7 +64,7 @@ func writePieces(out io.Writer, s fleet.Suggestion) error {
 		return err
 	}
 	fmt.Fprintln(out, "---")
-	fmt.Fprintln(out, "# "+printable(s.ClaimNote))
+	fmt.Fprintln(out, "# "+cli.Printable(s.ClaimNote))
 	return writeDocuments(out, []any{template(s)})
 }
 

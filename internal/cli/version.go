@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -9,11 +9,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// release is set by the build: -ldflags "-X main.release=v1.2.3".
-var release string
-
-// version is the release, or what the build recorded of its source.
-func version() string {
+// Version is the release, or, where there is none, what the build recorded of
+// its source.
+func Version(release string) string {
 	if release != "" {
 		return release
 	}
@@ -37,14 +35,17 @@ func version() string {
 	return cmp.Or(v, "devel")
 }
 
-func newVersionCommand() *cobra.Command {
+// NewVersionCommand prints the name and the version of the command that it is
+// added to.
+func NewVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "version",
 		Short:             "Print the version",
-		Args:              usageArgs(cobra.NoArgs),
+		Args:              UsageArgs(cobra.NoArgs),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "gpu-labeller %s %s %s/%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			root := cmd.Root()
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s %s %s/%s\n", root.Name(), root.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}
