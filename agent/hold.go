@@ -21,7 +21,8 @@ type hold struct {
 	asked    bool                // a full scan has ended
 	answered bool                // NVML has said which GPUs there are, or that there is none
 	gone     map[pci.Address]time.Time
-	noGPU    time.Time // since when NVML has listed no GPU, where it had some that are not on PCI
+	removed  map[pci.Address]time.Time // devices that two scans have seen gone
+	noGPU    time.Time                 // since when NVML has listed no GPU, where it had some that are not on PCI
 	ignored  []pci.Function
 }
 
@@ -48,6 +49,7 @@ func (h *hold) merge(k look) merged {
 	if inv.SystemMemoryMiB == 0 {
 		inv.SystemMemoryMiB = last.SystemMemoryMiB
 	}
+	h.dropRemoved(&inv, k)
 	m.unsettled = h.keepGone(&inv, last, k.started)
 
 	silent := !k.full || failing(inv.NVIDIA.State)
@@ -80,6 +82,25 @@ func (h *hold) merge(k look) merged {
 	return m
 }
 
+// dropRemoved takes out what a scan saw that was not the last to look: while it
+// waited for NVML, others have seen the device gone.
+func (h *hold) dropRemoved(inv *discover.Inventory, k look) {
+	stale := func(f *pci.Function) bool {
+		since, removed := h.removed[f.Address]
+		return removed && since.After(k.started)
+	}
+	for i := range inv.Functions {
+		if f := &inv.Functions[i]; !stale(f) {
+			delete(h.removed, f.Address) // there again
+		}
+	}
+	inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g discover.GPU) bool { return g.Function != nil && stale(g.Function) })
+	inv.Functions = slices.DeleteFunc(inv.Functions, func(f pci.Function) bool { return stale(&f) })
+	if k.full || h.removed == nil {
+		h.removed = map[pci.Address]time.Time{} // the next full scan begins later
+	}
+}
+
 // keepGone keeps functions that are gone from the bus, with their GPUs, until
 // two scans have seen it; and for as long as they are there but cannot be read.
 // It tells whether another scan is needed to be sure.
@@ -97,6 +118,7 @@ func (h *hold) keepGone(inv, last *discover.Inventory, now time.Time) (unsettled
 		if !unreadable(inv, f.Address) {
 			since, before := h.gone[f.Address]
 			if before && now.Sub(since) >= settleTime {
+				h.removed[f.Address] = now
 				continue
 			}
 			if !before {

@@ -113,6 +113,33 @@ func TestGPUThatOnlyNVMLStillSees(t *testing.T) {
 	}
 }
 
+// A scan that waited for a hung NVML ends after quick ones have seen its GPU go.
+func TestScanThatWasOvertaken(t *testing.T) {
+	a, b := device(1, pci.NVIDIA, 0x20b0, 0x030200), device(2, pci.NVIDIA, 0x20b0, 0x030200)
+	now := time.Now()
+	at := func(d time.Duration) time.Time { return now.Add(d) }
+	for _, state := range []discover.State{discover.StateTimeout, discover.StateOK} {
+		var h hold
+		full := func(d time.Duration, functions ...pci.Function) int {
+			return len(h.merge(look{full: true, inv: inventory(state, functions...), answer: success, started: at(d)}).inv.GPUs)
+		}
+		quick := func(d time.Duration, functions ...pci.Function) int {
+			return len(h.merge(look{inv: inventory("", functions...), started: at(d)}).inv.GPUs)
+		}
+		h.merge(look{full: true, inv: inventory(discover.StateOK, a, b), answer: success, started: now})
+		got := []int{
+			quick(11*time.Second, a), // b may be gone
+			quick(13*time.Second, a), // it is
+			full(10*time.Second, a, b),
+			full(30*time.Second, a),
+			full(40*time.Second, a, b), // there again
+		}
+		if want := []int{2, 1, 1, 1, 2}; !slices.Equal(got, want) {
+			t.Errorf("state %s: %v GPUs, want %v", state, got, want)
+		}
+	}
+}
+
 // A scan's inventory belongs to who made it.
 func TestMergeLeavesTheScanAlone(t *testing.T) {
 	a, b := device(1, pci.NVIDIA, 0x20b0, 0x030200), device(2, pci.NVIDIA, 0x20b0, 0x030200)
