@@ -22,6 +22,9 @@ const (
 	restlessTime = 5 * time.Second
 	// ueventTime is how long a uevent waits for others.
 	ueventTime = 200 * time.Millisecond
+	// youth is how long after a change a host is scanned every youngInterval.
+	youth         = 10 * time.Minute
+	youngInterval = time.Minute
 	// pollLimit is how long a fingerprint may take before it is a problem.
 	pollLimit = 30 * time.Second
 )
@@ -37,6 +40,7 @@ type loop struct {
 	file     configFile
 	offered  offer
 
+	began      time.Time
 	scanAlarm  *alarm
 	cause      string // of the scan that scanAlarm starts
 	scanning   bool
@@ -86,6 +90,7 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 		Agent:      a,
 		ctx:        ctx,
 		opts:       a.config.Options,
+		began:      time.Now(),
 		file:       configFile{path: a.config.ConfigFile},
 		scanAlarm:  newAlarm(),
 		quickAlarm: newAlarm(),
@@ -112,7 +117,7 @@ func (l *loop) run() {
 			l.startPoll()
 		case p := <-l.polls:
 			l.polled(p)
-		case <-l.uevents:
+		case <-l.nudges:
 			l.pollAlarm.sooner(ueventTime)
 		case <-l.scanAlarm.C:
 			l.startScan()
@@ -136,9 +141,17 @@ func (l *loop) startPoll() {
 		return
 	}
 	l.polling, l.pollStart = true, time.Now()
+	last, known := l.print, l.printed
 	go func() {
 		var p polled
 		p.print, p.err = l.config.Fingerprint()
+		if l.sentry != nil && p.err == nil && !(known && p.print == last) {
+			w := l.watched()
+			if l.file.path != "" {
+				w.Seldom.file(l.file.path)
+			}
+			l.sentry.watch(w)
+		}
 		p.config = l.file.read()
 		deliver(l.ctx, l.polls, p)
 	}()
@@ -164,6 +177,9 @@ func (l *loop) polled(p polled) {
 		l.scanIn(0, "start")
 	}
 	next := l.config.Poll
+	if l.sentry != nil {
+		next = max(next, sentryFingerprint)
+	}
 	if !l.lastChange.IsZero() && time.Since(l.lastChange) < 5*time.Second {
 		next = min(next, settleTime) // more may follow
 	}
@@ -198,6 +214,8 @@ func (l *loop) scanSoon(cause string) {
 func (l *loop) scanIn(d time.Duration, cause string) {
 	l.cause = cause
 	l.scanAlarm.set(d)
+	due := l.scanAlarm.at
+	l.due.Store(&due)
 }
 
 func (l *loop) startScan() {
@@ -253,7 +271,6 @@ func (l *loop) looked(k look) {
 		return
 	}
 	l.scanning = false
-	l.turned.Store(time.Now().UnixNano())
 	l.metrics.scanned(k)
 	if k.inv == nil {
 		k.inv = &discover.Inventory{}
@@ -316,16 +333,24 @@ func (l *loop) scanAfter(unsettled, failed bool) {
 	case unsettled:
 		l.scanIn(l.config.Poll, "removal")
 	case failed:
-		// Later and later, but no later than if all were well; and soon for a
-		// while after a change, such as a module for which a library will come.
-		last := l.config.Interval
+		// Later and later; and soon for a while after a change, such as a module
+		// for which a library will come.
+		last := min(l.config.Interval, youngInterval)
 		if !l.lastChange.IsZero() && time.Since(l.lastChange) < time.Minute {
 			last = min(last, restlessTime)
 		}
 		l.scanIn(l.retries.next(l.config.Poll, last), "retry")
 	default:
-		l.scanIn(jitter(l.config.Interval), "interval")
+		l.scanIn(jitter(l.interval()), "interval")
 	}
+}
+
+// interval is the time to the next scan of a host with which all is well.
+func (l *loop) interval() time.Duration {
+	if time.Since(l.began) < youth || !l.lastChange.IsZero() && time.Since(l.lastChange) < youth {
+		return min(l.config.Interval, youngInterval)
+	}
+	return l.config.Interval
 }
 
 // ownProblems are those of the fingerprint.

@@ -236,7 +236,7 @@ func TestAPIErrors(t *testing.T) {
 		if len(calls) != len(failures)+1 {
 			b.Fatalf("%d calls, want %d", len(calls), len(failures)+1)
 		}
-		if gap := calls[2].at.Sub(calls[1].at); gap < 7*time.Second || gap > 10*time.Second {
+		if gap := calls[2].at.Sub(calls[1].at); gap < 7*time.Second || gap > 11*time.Second {
 			b.Errorf("tried again %v after a 429 that asks for 7 s", gap)
 		}
 	})

@@ -192,7 +192,7 @@ func (f *agentFlags) register(cmd *cobra.Command) {
 	}
 	fs := cmd.Flags()
 	f.sinkFlags.register(cmd)
-	fs.DurationVar(&f.interval, "interval", agent.DefaultInterval, "time between two scans of a host that does not change")
+	fs.DurationVar(&f.interval, "interval", agent.DefaultInterval, "time between two scans of a host that does not change, at most a minute for ten minutes after a change")
 	fs.DurationVar(&f.poll, "poll", agent.DefaultPoll, "time between two looks at whether it changed; NVML is not asked for that")
 	fs.StringVar(&f.listen, "listen", listen, "address of /healthz, /readyz and /metrics, or off")
 	fs.Lookup("listen").DefValue = ":8080 in a pod, else off"
@@ -200,6 +200,9 @@ func (f *agentFlags) register(cmd *cobra.Command) {
 	registerChoice(cmd, &f.logFormat, "log-format", "", "form of the log on standard error")
 	registerChoice(cmd, &f.logLevel, "log-level", "", "least level that is logged")
 }
+
+// leastExpiry leaves time for what NFD does between the agent's renewals.
+const leastExpiry = 10 * time.Second
 
 func (f *agentFlags) check() error {
 	for _, d := range []struct {
@@ -211,8 +214,8 @@ func (f *agentFlags) check() error {
 			return cli.Exit(exitUsage, fmt.Errorf("--%s %v: want %v or more", d.flag, d.value, d.least))
 		}
 	}
-	if f.featureExpiry != 0 && f.featureExpiry < 2*f.interval {
-		return cli.Exit(exitUsage, fmt.Errorf("--feature-file-expiry %v: want at least twice the --interval of %v, or the labels come and go", f.featureExpiry, f.interval))
+	if f.featureExpiry != 0 && f.featureExpiry < leastExpiry {
+		return cli.Exit(exitUsage, fmt.Errorf("--feature-file-expiry %v: want %v or more, or the labels come and go; 0 for never", f.featureExpiry, leastExpiry))
 	}
 	switch f.pciLabels {
 	case "", "true", "false":
@@ -243,6 +246,7 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	if f.hostFile != "" {
 		return cli.Exit(exitUsage, errors.New("--host replays a host with --print; the agent labels a node that is there"))
 	}
+	footprint.Limit()
 	log := f.agent.logger()
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -283,6 +287,7 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		ScanLimit:  f.source.nvmlTimeout + 10*time.Second,
 		Reload:     options,
 		ConfigFile: f.configFile,
+		Sentry:     true,
 		Uevents:    f.source.root == "/",
 		Logger:     log,
 		Version:    cli.Version(release),

@@ -87,6 +87,7 @@ type gfd struct {
 }
 
 func (g *gfd) run() error {
+	footprint.Limit()
 	if err := (&source{root: g.flags.root, nvmlTimeout: nvml.DefaultTimeout}).check(); err != nil {
 		return err
 	}
@@ -183,6 +184,7 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 			return fresh.options(g.start), nil
 		},
 		ConfigFile: settings.configFile,
+		Sentry:     true,
 		Uevents:    settings.root == "/",
 		Logger:     g.log,
 		Version:    cli.Version(release),

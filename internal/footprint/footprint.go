@@ -6,11 +6,21 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
+
+// Limit has two threads at most run Go code at a time, unless $GOMAXPROCS says
+// otherwise. An agent has little to do, and the runtime keeps memory for each
+// processor of a host that may have hundreds, and wakes threads for them.
+func Limit() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0)))
+	}
+}
 
 // Trim unmaps the pages of our own program file. Start-up touches nearly all of
 // them, once: the runtime checks its tables, and every package initialises. Those
