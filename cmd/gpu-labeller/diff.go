@@ -25,7 +25,7 @@ import (
 // are, and where the other labels come from.
 type diffFlags struct {
 	flags
-	output   choice
+	output   cli.Choice
 	prefixes []string
 	all      bool
 	dra      bool
@@ -84,7 +84,7 @@ Exit codes:
 			return err
 		},
 	}
-	f.output = choice{value: "table", of: []string{"table", "json", "yaml"}}
+	f.output = cli.Choice{Value: "table", Of: []string{"table", "json", "yaml"}}
 	cmd.Flags().SortFlags = false
 	registerChoice(cmd, &f.output, "output", "o", "form of the differences")
 	cmd.Flags().StringSliceVar(&f.prefixes, "prefix", nil, "compare the keys that begin so, and no others; several are allowed")
@@ -350,7 +350,7 @@ func (f *diffFlags) write(out io.Writer, rows []diffRow) error {
 		Labels   []diffRow `json:"labels" yaml:"labels"`
 	}{differ == 0, len(rows), shown}
 	var err error
-	switch f.output.value {
+	switch f.output.Value {
 	case "json":
 		e := json.NewEncoder(out)
 		e.SetIndent("", "  ")

@@ -26,7 +26,7 @@ const exitBroken = 10
 // the cluster.
 type doctorFlags struct {
 	flags
-	output      choice
+	output      cli.Choice
 	pod         string
 	gpuPod      bool
 	gpuPodImage string
@@ -84,7 +84,7 @@ Exit codes:
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	f.output = choice{value: "table", of: []string{"table", "json", "yaml"}}
+	f.output = cli.Choice{Value: "table", Of: []string{"table", "json", "yaml"}}
 	registerChoice(cmd, &f.output, "output", "o", "form of the report")
 	fs.StringVar(&f.pod, "pod", "", "a pod that waits for a GPU, NAMESPACE/NAME (step 5)")
 	fs.BoolVar(&f.gpuPod, "gpu-pod", false, "run nvidia-smi in a pod on this Node and delete it again (step 6); needs the verbs create, get and delete on pods, and get on pods/log")
@@ -128,7 +128,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
-	if err := writeDoctor(cmd.OutOrStdout(), f.output.value, report); err != nil {
+	if err := writeDoctor(cmd.OutOrStdout(), f.output.Value, report); err != nil {
 		return err
 	}
 	switch {

@@ -36,10 +36,10 @@ func printLabels(cmd *cobra.Command, f *flags) error {
 	set, rejected := labels.Compute(inv, opts)
 
 	out, diagnostics := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if f.output.value == "table" {
+	if f.output.Value == "table" {
 		err = writeTable(out, inv, set, rejected)
 	} else {
-		err = writeReport(out, f.output.value, inv, set, rejected)
+		err = writeReport(out, f.output.Value, inv, set, rejected)
 		for _, p := range inv.Problems {
 			fmt.Fprintln(diagnostics, "warning:", cli.Printable(p.String()))
 		}

@@ -161,7 +161,7 @@ func (f *flags) explain(ctx context.Context, out io.Writer, c *fleet.Cluster, po
 	}
 	var err error
 	switch {
-	case f.output.value == "table":
+	case f.output.Value == "table":
 		for i, r := range results {
 			if i > 0 {
 				fmt.Fprintln(out)
@@ -169,9 +169,9 @@ func (f *flags) explain(ctx context.Context, out io.Writer, c *fleet.Cluster, po
 			writeExplanation(newPage(out), r, all)
 		}
 	case len(results) == 1:
-		err = write(out, f.output.value, results[0])
+		err = write(out, f.output.Value, results[0])
 	default:
-		err = write(out, f.output.value, results)
+		err = write(out, f.output.Value, results)
 	}
 	if err != nil || code == exitOK {
 		return err

@@ -154,7 +154,7 @@ func readLabels(content []byte) (map[string]string, bool) {
 
 // suggest prints pieces, or whole pods.
 func (f *flags) suggest(out io.Writer, all []fleet.Suggestion, podSpec bool) error {
-	format := f.output.value
+	format := f.output.Value
 	if format != "table" && !podSpec {
 		if len(all) == 1 {
 			return write(out, format, all[0])
