@@ -25,7 +25,7 @@ func advertisementStep(h *host, k *state, opts labels.Options, no string) Step {
 	var s Step
 	for i := range advertisers {
 		v := &advertisers[i]
-		dra := k.draDevices(v.dra) > 0
+		dra := len(k.draDevices(v.dra)) > 0
 		for _, want := range v.expected(h, k, opts) {
 			if c := want.check(k, dra); c.Name != "" {
 				s.Checks = append(s.Checks, c)

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"github.com/gpu-labeller/gpu-labeller/dra"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
 
@@ -80,8 +81,8 @@ type state struct {
 	runtimeErr   error
 	policies     []clusterPolicy
 	policiesErr  error
-	slices       []resourceSlice // of the Node
-	slicesErr    error
+	slices       []dra.Slice // of the Node
+	slicesErr    error       // dra.ErrAbsent where there are none
 }
 
 // nvidiaRuntimeClass is the RuntimeClass that NVIDIA's documentation names.
@@ -124,14 +125,6 @@ func (c *Cluster) read(ctx context.Context, name string) *state {
 	k.policiesErr = c.get(ctx, "list", "clusterpolicies.nvidia.com", "/apis/nvidia.com/v1/clusterpolicies", nil, &policies)
 	k.policies = policies.Items
 
-	// v1 came with Kubernetes 1.34.
-	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
-		var slices list[resourceSlice]
-		k.slicesErr = c.get(ctx, "list", "resourceslices.resource.k8s.io", "/apis/resource.k8s.io/"+version+"/resourceslices", onNode, &slices)
-		k.slices = slices.Items
-		if !errors.Is(k.slicesErr, errAbsent) {
-			break
-		}
-	}
+	k.slices, k.slicesErr = dra.List(ctx, c.client, name)
 	return k
 }

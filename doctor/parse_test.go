@@ -91,27 +91,6 @@ func TestParseSMI(t *testing.T) {
 	}
 }
 
-func TestSameVersion(t *testing.T) {
-	for _, tc := range []struct {
-		a, b string
-		same bool
-	}{
-		{"535.54.03", "535.54.3", true},
-		{"13.0", "13.0.0", true},
-		{"580.95.05", "580.95.5", true},
-		{"580.95.05", "580.95.50", false},
-		{"580.95", "580.95.0", true},
-		{"580", "580.1", false},
-		{"570", "580", false},
-		{"100.00.00", "100.0.0", true},
-		{"535.129.03", "535.129", false},
-	} {
-		if SameVersion(tc.a, tc.b) != tc.same || SameVersion(tc.b, tc.a) != tc.same {
-			t.Errorf("%s, %s: want %v", tc.a, tc.b, tc.same)
-		}
-	}
-}
-
 func FuzzParseSecureBoot(f *testing.F) {
 	f.Add([]byte("\x06\x00\x00\x00\x01"))
 	f.Fuzz(func(t *testing.T, text []byte) {

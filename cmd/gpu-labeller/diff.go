@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 
+	"github.com/gpu-labeller/gpu-labeller/dra"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
@@ -108,7 +109,7 @@ func (f *diffFlags) run(cmd *cobra.Command, file string) error {
 	}
 	// The other side first: it is quick, and may not be there.
 	var there labels.Set
-	var devices []draDevice
+	var devices []dra.Device
 	if f.dra {
 		devices, err = f.draDevices(cmd, file)
 	} else {
