@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -351,17 +350,10 @@ func (f *diffFlags) write(out io.Writer, rows []diffRow) error {
 		Labels   []diffRow `json:"labels" yaml:"labels"`
 	}{differ == 0, len(rows), shown}
 	var err error
-	switch f.output.Value {
-	case "json":
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		err = e.Encode(report)
-	case "yaml":
-		e := yaml.NewEncoder(out)
-		e.SetIndent(2)
-		err = errors.Join(e.Encode(report), e.Close())
-	default:
+	if f.output.Value == "table" {
 		err = writeDiffTable(out, shown, differ, len(rows))
+	} else {
+		err = encode(out, f.output.Value, report)
 	}
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"gopkg.in/yaml.v3"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
@@ -219,15 +217,5 @@ func writeReport(w io.Writer, format string, inv *discover.Inventory, set labels
 	for _, label := range rejected {
 		r.Problems = append(r.Problems, discover.Problem{Source: "labels", Text: label.String()})
 	}
-	if format == "yaml" {
-		e := yaml.NewEncoder(w)
-		e.SetIndent(2)
-		if err := e.Encode(r); err != nil {
-			return err
-		}
-		return e.Close()
-	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return encode(w, format, r)
 }
