@@ -65,7 +65,7 @@ func compare(h *host, k *state, opts labels.Options) *difference {
 	for _, r := range rejected {
 		d.notes = append(d.notes, r.String())
 	}
-	managers := labelManagers(k.node.Metadata.ManagedFields)
+	managers := publish.LabelManagers(k.node.Metadata.ManagedFields)
 	any := false
 	seen := map[string]bool{}
 	for key := range want {

@@ -10,6 +10,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -185,6 +186,8 @@ func are(n int) string {
 	}
 	return "are"
 }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // listed joins at most max of the words, and counts the rest.
 func listed(words []string, max int) string {

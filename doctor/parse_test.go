@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -131,15 +130,4 @@ func FuzzParseCDI(f *testing.F) {
 func FuzzParseSMI(f *testing.F) {
 	f.Add([]byte("GPU 0: NVIDIA H200 (UUID: GPU-1)\n"))
 	f.Fuzz(func(_ *testing.T, text []byte) { parseSMI(text) })
-}
-
-func FuzzLabelManagers(f *testing.F) {
-	f.Add([]byte(`{"f:metadata":{"f:labels":{".":{},"f:a/b":{}}}}`))
-	f.Fuzz(func(t *testing.T, fields []byte) {
-		for key, manager := range labelManagers([]managedFields{{Manager: "m", Fields: json.RawMessage(fields)}}) {
-			if manager != "m" {
-				t.Errorf("%q: %q", key, manager)
-			}
-		}
-	})
 }
