@@ -164,7 +164,7 @@ func gpuResources(node *corev1.Node, vendor fleet.Vendor) []string {
 func (p *problem) resourceMisses(nodes []Node) []Miss {
 	failed := make(map[string]int, len(nodes))
 	for _, n := range nodes {
-		failed[n.Name] = n.failed()
+		failed[n.Name] = len(n.Failed())
 	}
 	short := make(map[corev1.ResourceName][]shortage)
 	for _, node := range p.nodes {

@@ -201,7 +201,7 @@ func (c *Cluster) offers(node *corev1.Node, vendor Vendor, usage Usage) []Offer 
 func (c *Cluster) deviceOffers(devices []Device, vendor Vendor, allocated Allocated) []Offer {
 	byName := make(map[string]*Offer)
 	for _, d := range devices {
-		if DriverVendor(d.Driver) != vendor {
+		if driverVendor(d.Driver) != vendor {
 			continue
 		}
 		name := d.Driver
@@ -236,9 +236,9 @@ func (c *Cluster) deviceOffers(devices []Device, vendor Vendor, allocated Alloca
 	return offers
 }
 
-// DriverVendor tells whose GPUs a DRA driver offers; it is empty for one that
+// driverVendor tells whose GPUs a DRA driver offers; it is empty for one that
 // offers other things, such as compute-domain.nvidia.com.
-func DriverVendor(driver string) Vendor {
+func driverVendor(driver string) Vendor {
 	switch driver {
 	case "gpu.nvidia.com":
 		return NVIDIA

@@ -33,7 +33,7 @@ func (c *Cluster) Suggest(ctx context.Context, node *corev1.Node, vendor Vendor,
 	g := describe(node, vendor)
 	s := Suggestion{Node: node.Name, Product: g.Product, AlsoOn: []string{}, Resources: []string{}}
 	for _, key := range []string{nvidiaPrefix + "gpu.product", amdPrefix + "gpu.product-name", intelPrefix + "product"} {
-		if l[key] != "" && KeyVendor(key) == vendor {
+		if l[key] != "" && keyVendor(key) == vendor {
 			s.Selector = map[string]string{key: l[key]}
 		}
 	}
@@ -72,8 +72,8 @@ func (c *Cluster) Suggest(ctx context.Context, node *corev1.Node, vendor Vendor,
 	return s, c.suggestClaim(ctx, &s, node, vendor, n)
 }
 
-// KeyVendor tells whose GPUs a label is of.
-func KeyVendor(key string) Vendor {
+// keyVendor tells whose GPUs a label is of.
+func keyVendor(key string) Vendor {
 	for prefix, vendor := range map[string]Vendor{nvidiaPrefix: NVIDIA, amdPrefix: AMD, intelPrefix: Intel} {
 		if strings.HasPrefix(key, prefix) {
 			return vendor
@@ -126,7 +126,7 @@ func (c *Cluster) suggestClaim(ctx context.Context, s *Suggestion, node *corev1.
 	if err != nil {
 		return err
 	}
-	devices := slices.DeleteFunc(all, func(d Device) bool { return DriverVendor(d.Driver) != vendor })
+	devices := slices.DeleteFunc(all, func(d Device) bool { return driverVendor(d.Driver) != vendor })
 	if len(devices) == 0 {
 		s.ClaimNote = "no DRA driver offers GPUs of this node"
 		return nil
@@ -139,7 +139,7 @@ func (c *Cluster) suggestClaim(ctx context.Context, s *Suggestion, node *corev1.
 		}
 	}
 	i := slices.IndexFunc(c.Classes, func(class *resourcev1.DeviceClass) bool {
-		return len(class.Spec.Selectors) > 0 && d.MatchesAll(ctx, class.Spec.Selectors)
+		return len(class.Spec.Selectors) > 0 && d.matchesAll(ctx, class.Spec.Selectors)
 	})
 	if i < 0 {
 		s.ClaimNote = fmt.Sprintf("no DeviceClass selects device %s of %s", d.Name, d.Driver)
