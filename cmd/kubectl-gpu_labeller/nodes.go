@@ -39,8 +39,8 @@ Exit codes:
 				return err
 			}
 			for _, name := range args {
-				if nodeOf(c, name) == nil {
-					return fmt.Errorf("there is no node %s", name)
+				if _, err := nodeNamed(c, name); err != nil {
+					return err
 				}
 			}
 			all, err := c.GPUs()
