@@ -139,7 +139,7 @@ func (s shortage) hint() string {
 	if q, ok := s.node.Status.Capacity[s.resource]; ok && q.Value() > 0 {
 		return fmt.Sprintf("it has %s, and the device plugin reports none of them healthy", q.String())
 	}
-	for _, key := range []string{"gpu.feature.node.kubernetes.io/vendor." + string(vendor) + ".count", string(vendor) + ".com/gpu.count"} {
+	for _, key := range []string{fleet.OwnPrefix + "vendor." + string(vendor) + ".count", string(vendor) + ".com/gpu.count"} {
 		if n := s.node.Labels[key]; n != "" {
 			return fmt.Sprintf("by its label %s it has %s: does the device plugin run there?", key, n)
 		}

@@ -38,7 +38,7 @@ func (c *Cluster) Suggest(ctx context.Context, node *corev1.Node, vendor Vendor,
 		}
 	}
 	if s.Selector == nil {
-		if key := ownPrefix + "vendor." + string(vendor) + ".count"; l[key] != "" {
+		if key := OwnPrefix + "vendor." + string(vendor) + ".count"; l[key] != "" {
 			s.Affinity = &corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpExists}}}
 		}
 	}
@@ -85,7 +85,7 @@ func keyVendor(key string) Vendor {
 // atLeast asks for as much memory and the same family, whatever the product.
 func atLeast(l map[string]string, vendor Vendor) []corev1.NodeSelectorRequirement {
 	var all []corev1.NodeSelectorRequirement
-	memory, family := ownPrefix+"memory.min", ""
+	memory, family := OwnPrefix+"memory.min", ""
 	switch vendor {
 	case NVIDIA:
 		family = nvidiaPrefix + "gpu.family"

@@ -128,7 +128,7 @@ func check(t *testing.T, got Set, want string) {
 	full := func(key string) string {
 		switch {
 		case strings.HasPrefix(key, ".../"):
-			return extraPrefix + key[len(".../"):]
+			return ExtraPrefix + key[len(".../"):]
 		case strings.HasPrefix(key, "pci-"):
 			return nfdPrefix + key
 		}
