@@ -90,11 +90,7 @@ Exit codes:
 	cmd.Flags().StringSliceVar(&f.prefixes, "prefix", nil, "compare the keys that begin so, and no others; several are allowed")
 	cmd.Flags().BoolVar(&f.all, "all", false, "list the labels that are the same, too")
 	cmd.Flags().BoolVar(&f.dra, "dra", false, "compare with ResourceSlices, not with a Node")
-	var root cobra.Command
-	f.register(&root)
-	for _, name := range diffShares {
-		cmd.Flags().AddFlag(root.Flags().Lookup(name))
-	}
+	f.share(cmd, diffShares)
 	return cmd
 }
 

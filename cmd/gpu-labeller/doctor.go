@@ -91,11 +91,7 @@ Exit codes:
 	fs.StringVar(&f.gpuPodImage, "gpu-pod-image", doctor.DefaultTestImage, "image of that pod: any with a C library")
 	fs.DurationVar(&f.gpuPodLimit, "gpu-pod-timeout", 2*time.Minute, "how long that pod may take")
 	fs.StringVar(&f.namespace, "gpu-pod-namespace", "default", "namespace of that pod")
-	var root cobra.Command
-	f.register(&root)
-	for _, name := range doctorShares {
-		fs.AddFlag(root.Flags().Lookup(name))
-	}
+	f.share(cmd, doctorShares)
 	for _, name := range []string{"pod", "gpu-pod-image", "gpu-pod-namespace", "node-name"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}

@@ -76,6 +76,15 @@ func (f *flags) register(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("pci-label-fields", cobra.FixedCompletions([]string{"class", "vendor", "device", "subsystem_vendor", "subsystem_device"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// share gives another command those of the root command's flags that are named.
+func (f *flags) share(cmd *cobra.Command, names []string) {
+	var root cobra.Command
+	f.register(&root)
+	for _, name := range names {
+		cmd.Flags().AddFlag(root.Flags().Lookup(name))
+	}
+}
+
 func (s *source) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&s.root, "root", "/", "folder that holds the host's sys and proc; an nvml.yaml in it stands for NVML")
