@@ -104,19 +104,12 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	recorded := cmd.Flags().Changed("host")
-	if recorded {
-		if cmd.Flags().Changed("root") {
-			return cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
-		}
-		dir, err := extract(f.hostFile)
-		if err != nil {
-			return cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
-		}
-		defer os.RemoveAll(dir)
-		f.source.root = dir
+	done, err := f.replay(cmd)
+	if err != nil {
+		return err
 	}
-	config, err := f.config(ctx, cmd, recorded)
+	defer done()
+	config, err := f.config(ctx, cmd, cmd.Flags().Changed("host"))
 	if err != nil {
 		return err
 	}

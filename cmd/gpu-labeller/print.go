@@ -63,17 +63,11 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 	// A signal ends the child and removes what a recorded host was extracted to.
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if cmd.Flags().Changed("host") {
-		if cmd.Flags().Changed("root") {
-			return nil, nil, cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
-		}
-		dir, err := extract(f.hostFile)
-		if err != nil {
-			return nil, nil, cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
-		}
-		defer os.RemoveAll(dir)
-		f.source.root = dir
+	done, err := f.replay(cmd)
+	if err != nil {
+		return nil, nil, err
 	}
+	defer done()
 	if err := f.source.check(); err != nil {
 		return nil, nil, err
 	}
@@ -87,6 +81,23 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 		return nil, nil, errors.New("interrupted")
 	}
 	return inv, scanErr, nil
+}
+
+// replay puts the host that --host names, if it does, in the place of this one,
+// until done is called.
+func (f *flags) replay(cmd *cobra.Command) (done func(), err error) {
+	if !cmd.Flags().Changed("host") {
+		return func() {}, nil
+	}
+	if cmd.Flags().Changed("root") {
+		return nil, cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
+	}
+	dir, err := extract(f.hostFile)
+	if err != nil {
+		return nil, cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
+	}
+	f.source.root = dir
+	return func() { os.RemoveAll(dir) }, nil
 }
 
 // extract writes a recorded host into a new folder, which the caller removes.
