@@ -17,16 +17,17 @@ import (
 // Cluster is the way to the API server.
 type Cluster struct {
 	client *publish.Client
-	config *rest.Config
 }
 
 // NewCluster returns a Cluster. It does not connect.
 func NewCluster(config *rest.Config) (*Cluster, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = 20, 40 // the default, 5 a second, holds up the test pod
 	client, err := publish.NewClient(config)
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{client: client, config: config}, nil
+	return &Cluster{client: client}, nil
 }
 
 // errAbsent means that the API server has no such object, or no such kind.
