@@ -179,13 +179,13 @@ type agentFlags struct {
 	poll      time.Duration
 	listen    string
 	pciLabels string
-	logFormat choice
-	logLevel  choice
+	logFormat cli.Choice
+	logLevel  cli.Choice
 }
 
 func (f *agentFlags) register(cmd *cobra.Command) {
-	f.logFormat = choice{value: "text", of: []string{"text", "json"}}
-	f.logLevel = choice{value: "info", of: []string{"debug", "info", "warn", "error"}}
+	f.logFormat = cli.Choice{Value: "text", Of: []string{"text", "json"}}
+	f.logLevel = cli.Choice{Value: "info", Of: []string{"debug", "info", "warn", "error"}}
 	listen := "off"
 	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		listen = ":8080"
@@ -227,9 +227,9 @@ func (f *agentFlags) check() error {
 
 func (f *agentFlags) logger() *slog.Logger {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(f.logLevel.value)) // one of its words
+	_ = level.UnmarshalText([]byte(f.logLevel.Value)) // one of its words
 	options := &slog.HandlerOptions{Level: level}
-	if f.logFormat.value == "json" {
+	if f.logFormat.Value == "json" {
 		return slog.New(slog.NewJSONHandler(os.Stderr, options))
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, options))

@@ -297,7 +297,7 @@ func scanNVIDIA(ctx context.Context, host discover.Host) (*discover.Inventory, e
 	if inv != nil {
 		inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g discover.GPU) bool { return g.Vendor != discover.NVIDIA })
 		inv.Problems = slices.DeleteFunc(inv.Problems, func(p discover.Problem) bool {
-			return p.Source == string(discover.AMD) || p.Source == string(discover.Intel)
+			return p.Source == discover.SourceAMD || p.Source == discover.SourceIntel
 		})
 	}
 	return inv, err
