@@ -59,7 +59,7 @@ type Fingerprinter struct {
 	seed      maphash.Seed
 	functions map[string]*function // by name
 	turn      uint64
-	dirents   [5][4096]byte // one for each depth at which a folder is listed
+	dirents   [4][4096]byte // one for each depth at which a folder is listed
 	text      [512]byte
 }
 
