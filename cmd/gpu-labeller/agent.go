@@ -288,6 +288,7 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		Reload:     options,
 		ConfigFile: f.configFile,
 		Sentry:     true,
+		Idle:       func() { _ = footprint.Trim() },
 		Uevents:    f.source.root == "/",
 		Logger:     log,
 		Version:    cli.Version(release),

@@ -185,6 +185,7 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 		},
 		ConfigFile: settings.configFile,
 		Sentry:     true,
+		Idle:       func() { _ = footprint.Trim() },
 		Uevents:    settings.root == "/",
 		Logger:     g.log,
 		Version:    cli.Version(release),
