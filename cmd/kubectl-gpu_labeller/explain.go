@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,13 +185,20 @@ func (f *flags) explain(ctx context.Context, out io.Writer, c *fleet.Cluster, po
 func writeExplanation(p page, r *explain.Result, all bool) {
 	colours := map[explain.Verdict]string{explain.Schedulable: good, explain.Bound: good, explain.Pending: bad, explain.Unknown: vague}
 	p.text(0, 0, p.paint(colours[r.Verdict], cli.Printable(r.Summary)))
+	if r.Said != "" {
+		p.text(0, 2, "The scheduler says: "+cli.Printable(r.Said))
+	}
 	if len(r.Nodes) > 0 && r.Verdict != explain.Ended {
 		fmt.Fprintln(p)
 		writeNodeChecks(p, r, all)
 	}
 	pending := r.Verdict == explain.Pending || r.Verdict == explain.Unknown
 	if pending && len(r.Misses) > 0 {
-		fmt.Fprintln(p, "\n"+p.paint(bold, "In the way:"))
+		title := "In the way:"
+		if r.Said != "" && len(r.Fits) > 0 {
+			title = "In the way on the other nodes:"
+		}
+		fmt.Fprintln(p, "\n"+p.paint(bold, title))
 		for _, m := range r.Misses {
 			p.text(2, 4, string(m.Check)+where(m.Nodes, len(r.Nodes))+": "+cli.Printable(m.Text))
 			if m.Cure != "" {
@@ -202,7 +210,7 @@ func writeExplanation(p page, r *explain.Result, all bool) {
 		i := slices.IndexFunc(r.Nodes, func(n explain.Node) bool { return n.Name == r.Nearest })
 		var failed []string
 		for _, check := range explain.Checks {
-			if r.Nodes[i].Checks[check] == explain.No {
+			if r.Nodes[i].Checks[check] == explain.Blocks {
 				failed = append(failed, string(check))
 			}
 		}
@@ -270,7 +278,7 @@ func writeNodeChecks(p page, r *explain.Result, all bool) {
 	for _, n := range closest(r.Nodes, all) {
 		row := []string{cli.Printable(n.Name), string(n.Fits)}
 		for _, check := range checks {
-			row = append(row, string(n.Checks[check]))
+			row = append(row, cell(n.Checks[check]))
 		}
 		if preferred {
 			row = append(row, strconv.FormatInt(n.Preference, 10))
@@ -287,29 +295,29 @@ func writeNodeChecks(p page, r *explain.Result, all bool) {
 		if column == 0 {
 			return ""
 		}
-		return map[string]string{"yes": good, "no": bad, "unknown": vague}[text]
+		return map[string]string{"yes": good, "no": bad, "ok": good, "blocks": bad, "unknown": vague}[text]
 	})
 	if more := len(r.Nodes) - (len(rows) - 1); more > 0 {
 		fmt.Fprintf(p, "… and %d more, which come no closer: --all shows them\n", more)
 	}
 }
 
-// closest is the Nodes that fail the fewest checks, sorted by name.
+// cell is a check as the table has it. What a pod asks nothing of is in no Node's
+// way.
+func cell(a explain.Answer) string {
+	if a == explain.NotAsked {
+		return string(explain.OK)
+	}
+	return string(a)
+}
+
+// closest is the Nodes with the least in the way, sorted by name.
 func closest(nodes []explain.Node, all bool) []explain.Node {
 	if all || len(nodes) <= mostNodes {
 		return nodes
 	}
-	failed := func(n explain.Node) int {
-		count := 0
-		for _, a := range n.Checks {
-			if a == explain.No {
-				count++
-			}
-		}
-		return count
-	}
 	best := slices.Clone(nodes)
-	slices.SortStableFunc(best, func(a, b explain.Node) int { return failed(a) - failed(b) })
+	slices.SortStableFunc(best, func(a, b explain.Node) int { return cmp.Compare(a.Distance, b.Distance) })
 	best = best[:mostNodes]
 	slices.SortFunc(best, func(a, b explain.Node) int { return strings.Compare(a.Name, b.Name) })
 	return best
