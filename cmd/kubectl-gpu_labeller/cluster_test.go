@@ -332,7 +332,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 		t.Errorf("without the right to list pods the verdict is %s, want unknown", result.Verdict)
 	}
 	var out bytes.Buffer
-	writeExplanation(page{Writer: &out}, result, false)
+	writeExplanation(page{Writer: &out}, result, subject{}, false)
 	if want := "pods: this user may not list pods in all namespaces"; !strings.Contains(out.String(), want) {
 		t.Errorf("lacks %q:\n%s", want, &out)
 	}
@@ -378,6 +378,27 @@ func testPlugin(t *testing.T, c *cluster.Cluster) {
 			t.Errorf("kubectl %s lacks %q:\n%s%v", strings.Join(test.args, " "), test.want, out, err)
 		}
 	}
+	c.Apply(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: llm, namespace: default}
+spec:
+  replicas: 2
+  paused: true
+  selector: {matchLabels: {app: llm}}
+  template:
+    metadata: {labels: {app: llm}}
+    spec: {containers: [{name: main, image: main}]}
+`)
+	out, _ := c.TryKubectl("gpu-labeller", "explain", "deployment.apps/llm")
+	if want := "Deployment default/llm asks for 2 such pods"; !strings.Contains(out, want) {
+		t.Errorf("explain deployment.apps/llm lacks %q:\n%s", want, out)
+	}
+	_, err = c.TryKubectl("gpu-labeller", "explain", "job/llm")
+	if want := "there is no Job llm in namespace default"; !strings.Contains(fmt.Sprint(err), want) {
+		t.Errorf("the error is %v, want %q in it", err, want)
+	}
+	c.Kubectl("delete", "deployment", "llm", "--wait=false")
 	_, err = c.TryKubectl("gpu-labeller", "explain", "nobody")
 	if want := "there is no pod nobody in namespace default"; !strings.Contains(fmt.Sprint(err), want) {
 		t.Errorf("the error is %v, want %q in it", err, want)

@@ -14,7 +14,7 @@ import (
 )
 
 func newNodesCommand(f *flags) *cobra.Command {
-	var wide bool
+	var whole bool
 	cmd := &cobra.Command{
 		Use:   "nodes [NODE...]",
 		Short: "Show the GPUs of the cluster at a glance",
@@ -50,8 +50,8 @@ Exit codes:
 			if len(args) > 0 {
 				all = slices.DeleteFunc(all, func(g fleet.GPUs) bool { return !slices.Contains(args, g.Node) })
 			}
-			if f.output.value == "table" {
-				writeNodes(newPage(cmd.OutOrStdout()), all, wide)
+			if f.output.value == "table" || f.output.value == wide {
+				writeNodes(newPage(cmd.OutOrStdout()), all, whole || f.output.value == wide)
 				for _, u := range c.Unread {
 					if u.Kind == fleet.Pods {
 						fmt.Fprintln(cmd.ErrOrStderr(), "warning: pods could not be read, so what is requested is not known:", u.Why)
@@ -70,7 +70,7 @@ Exit codes:
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&wide, "wide", false, "show all columns and whole names, however wide that is")
+	cmd.Flags().BoolVar(&whole, wide, false, "show all columns and whole names, however wide that is")
 	return cmd
 }
 

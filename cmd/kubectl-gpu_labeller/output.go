@@ -17,13 +17,14 @@ import (
 type choice struct {
 	value string
 	of    []string
+	also  string // another one, which is not offered
 }
 
 func (c *choice) String() string { return c.value }
 func (c *choice) Type() string   { return strings.Join(c.of, "|") }
 
 func (c *choice) Set(s string) error {
-	if !slices.Contains(c.of, s) {
+	if !slices.Contains(c.of, s) && (s == "" || s != c.also) {
 		return fmt.Errorf("must be one of %s", strings.Join(c.of, ", "))
 	}
 	c.value = s

@@ -49,13 +49,13 @@ func TestManyNodes(t *testing.T) {
 			Checks: map[explain.Check]explain.Answer{explain.Taints: answer, explain.Resources: explain.Blocks}})
 	}
 	var out bytes.Buffer
-	writeExplanation(page{Writer: &out}, r, false)
+	writeExplanation(page{Writer: &out}, r, subject{}, false)
 	text := out.String()
 	if n := strings.Count(text, "node-"); n != mostNodes || !strings.Contains(text, "node-h0") || !strings.Contains(text, "and 80 more") {
 		t.Errorf("%d nodes:\n%s", n, text)
 	}
 	out.Reset()
-	writeExplanation(page{Writer: &out}, r, true)
+	writeExplanation(page{Writer: &out}, r, subject{}, true)
 	if n := strings.Count(out.String(), "node-"); n != 100 {
 		t.Errorf("with --all %d nodes", n)
 	}

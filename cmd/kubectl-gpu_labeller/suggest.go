@@ -124,7 +124,7 @@ func readNode(file string, stdin io.Reader) (*fleet.Cluster, error) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "the node", Labels: labels}}
 		return &fleet.Cluster{Nodes: []*corev1.Node{node}}, nil
 	}
-	o, err := readObjects("-", bytes.NewReader(content))
+	o, err := readObjects("-", bytes.NewReader(content), false)
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)
 	}
