@@ -10,7 +10,8 @@ const (
 	otherLabel = 10  // an entry of the node selector or the affinity
 	nodeIsIll  = 20  // a taint that Kubernetes sets of itself
 	tooSmall   = 50  // the Node has fewer in all
-	notOffered = 100 // the Node has GPUs of the vendor, but does not offer them so
+	otherName  = 100 // the Node offers GPUs of the vendor by another name
+	notOffered = 150 // the Node has GPUs of the vendor, and does not offer them
 	outOfReach = 1e6 // the Node has nothing of the kind: it is never near
 )
 

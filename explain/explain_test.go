@@ -211,8 +211,8 @@ func TestNearest(t *testing.T) {
 		{"what is in use before another label", []*corev1.Node{node("a", gpu+":4"), node("b", gpu+":4", product+"=x")}, held("b", gpu+":4"), selecting(pod("p", gpu+":1"), product, "x"), "b"},
 		{"a node that is well before one that is not ready", []*corev1.Node{node("a", gpu+":4", "!node.kubernetes.io/not-ready:NoSchedule"), node("b", gpu+":4", "!x:NoSchedule")}, nil, pod("p", gpu+":1"), "b"},
 		{"too many for any", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("a", gpu+":4"), node("b", gpu+":8")}, nil, pod("p", gpu+":16"), "b"},
-		{"another profile", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("mig-0", mig+":4")}, nil, pod("p", "nvidia.com/mig-7g.40gb:1"), "mig-0"},
-		{"spelt wrong", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("a", gpu+":4")}, nil, pod("p", "nvidia.com/gpus:1"), "a"},
+		{"another profile", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("h200-0", gpu+":4"), node("mig-0", mig+":4", "cordoned"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", "nvidia.com/mig-7g.40gb:1"), "mig-0"},
+		{"spelt wrong", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("a", gpu+":4", "!x:NoSchedule"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", "nvidia.com/gpus:1"), "a"},
 		{"nobody has such a thing", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("cpu-0")}, nil, pod("p", gpu+":1"), ""},
 		{"no device plugin", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", gpu+":1"), "rtx-0"},
 	} {

@@ -97,7 +97,13 @@ func (p *problem) checkResources(node *corev1.Node) []Reason {
 // the one that lacks less is nearer.
 func (s shortage) weight() float64 {
 	lacks := float64(s.need-s.free()) / float64(s.need)
-	switch {
+	mig := func(name string) bool { return strings.Contains(name, "/mig-") }
+	switch others := gpuResources(s.node, fleet.ResourceVendor(s.resource)); {
+	case s.total == 0 && fleet.ResourceVendor(s.resource) != "" && len(others) > 0:
+		if mig(string(s.resource)) && slices.ContainsFunc(others, mig) {
+			return otherName - 10 // another profile
+		}
+		return otherName
 	case s.total == 0 && (s.resource == corev1.ResourcePods || s.hint() != ""):
 		return notOffered
 	case s.total == 0:

@@ -81,6 +81,9 @@ func (c *Cluster) Suggest(ctx context.Context, node *corev1.Node, vendor Vendor,
 		// A pod without a limit would be there, and have no GPU.
 		name := usualResource[vendor]
 		s.Limits = map[string]int64{name: n}
+		if g.Count > 0 && n > g.Count {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("by its labels the node has %d, and a pod gets its GPUs from one node: with %d it stays pending", g.Count, n))
+		}
 		s.Warnings = append(s.Warnings, fmt.Sprintf("the node offers no resource of GPUs: does the device plugin run there? It would offer %s; until it does the pod stays pending", name))
 	}
 	return s, nil
