@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -38,13 +39,23 @@ func knownFields(apiVersion, kind string, raw json.RawMessage) error {
 	case "resource.k8s.io/v1 ResourceClaimTemplate":
 		into = new(resourcev1.ResourceClaimTemplate)
 	default:
+		if apiVersion == "" && kind != "" {
+			return fmt.Errorf("%s: it has no apiVersion", kind)
+		}
 		return nil
 	}
 	unknown, err := strictjson.UnmarshalStrict(raw, into)
 	if err != nil {
 		return err
 	}
-	return errors.Join(unknown...)
+	texts := make([]string, len(unknown))
+	for i, err := range unknown {
+		texts[i] = err.Error()
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(texts, "; "))
 }
 
 // admissible refuses what the API server would: a pod without a container, and one
@@ -55,10 +66,11 @@ func admissible(pod *corev1.Pod) error {
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
-			for name, q := range list {
+			for _, name := range slices.Sorted(maps.Keys(list)) {
 				if overcommits(name) {
 					continue
 				}
+				q := list[name]
 				limit, ok := c.Resources.Limits[name]
 				request, requested := c.Resources.Requests[name]
 				switch {

@@ -84,6 +84,9 @@ type owner struct {
 }
 
 func (o *objects) add(raw json.RawMessage) error {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil // a document of comments
+	}
 	var kind struct {
 		APIVersion, Kind string
 		Metadata         struct{ ResourceVersion string }
@@ -123,9 +126,6 @@ func (o *objects) add(raw json.RawMessage) error {
 	case "ResourceSlice":
 		return appendTo(&o.Slices, raw)
 	case "":
-		if len(raw) == 0 || string(raw) == "null" {
-			return nil
-		}
 		return errors.New("it has no kind: is it a Kubernetes object?")
 	}
 	var w owner
