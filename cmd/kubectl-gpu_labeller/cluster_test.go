@@ -102,6 +102,7 @@ overhead: {podFixed: {cpu: 250m}}
 	t.Logf("%d clusters, %d pods bound, %d pending, in %.0f s", len(all), bound, len(all)-bound, time.Since(start).Seconds())
 	t.Run("shared-claim", func(t *testing.T) { testSharedClaim(t, c, all) })
 	t.Run("kubectl", func(t *testing.T) { testPlugin(t, c) })
+	t.Run("admission", func(t *testing.T) { testAdmission(t, c) })
 	t.Run("rights", func(t *testing.T) { testRights(t, c, all) })
 }
 
@@ -344,6 +345,37 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 	_, err = r.cluster(t.Context())
 	if got, want := fmt.Sprint(err), "this user may not list nodes"; !strings.Contains(got, want) {
 		t.Errorf("without any right the error is %q, want %q in it", got, want)
+	}
+}
+
+// testAdmission: a file that explain -f refuses the API server refuses, too, and the
+// other way round.
+func testAdmission(t *testing.T, c *cluster.Cluster) {
+	container := func(resources string) string {
+		return `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: default}, spec: {containers: [{name: main, image: main, resources: ` + resources + `}]}}`
+	}
+	for _, test := range []struct{ name, manifest string }{
+		{"well", container(`{limits: {nvidia.com/gpu: 1, cpu: 1}, requests: {cpu: 500m, memory: 1Gi}}`)},
+		{"equal", container(`{limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 1}}`)},
+		{"huge pages", container(`{limits: {hugepages-2Mi: 4Mi, memory: 1Gi}}`)},
+		{"requested", container(`{requests: {nvidia.com/gpu: 1}}`)},
+		{"huge pages requested", container(`{requests: {hugepages-2Mi: 4Mi, memory: 1Gi}}`)},
+		{"unequal", container(`{limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 1}}`)},
+		{"half", container(`{limits: {nvidia.com/gpu: 500m}}`)},
+		{"another domain", container(`{requests: {example.com/fpga: 1}}`)},
+		{"misspelt", container(`{limit: {nvidia.com/gpu: 1}}`)},
+		{"no container", `{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: []}}`},
+		{"no version", `{kind: Pod, metadata: {name: p}, spec: {containers: [{name: main, image: main}]}}`},
+	} {
+		file := filepath.Join(t.TempDir(), "pod.yaml")
+		if err := os.WriteFile(file, []byte(test.manifest), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, refused := c.TryKubectl("create", "--dry-run=server", "--filename="+file)
+		_, err := readObjects(file, nil, true)
+		if (err == nil) != (refused == nil) {
+			t.Errorf("%s: the API server says %v, explain -f %v", test.name, refused, err)
+		}
 	}
 }
 
