@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/gpu-labeller/gpu-labeller/fleet"
 )
@@ -97,31 +98,41 @@ func (p *problem) checkResources(node *corev1.Node) []Reason {
 // the one that lacks less is nearer.
 func (s shortage) weight() float64 {
 	lacks := float64(s.need-s.free()) / float64(s.need)
-	mig := func(name string) bool { return strings.Contains(name, "/mig-") }
-	switch others := gpuResources(s.node, fleet.ResourceVendor(s.resource)); {
-	case s.total == 0 && fleet.ResourceVendor(s.resource) != "" && len(others) > 0:
-		if mig(string(s.resource)) && slices.ContainsFunc(others, mig) {
-			return otherName - 10 // another profile
-		}
-		return otherName
-	case s.total == 0 && (s.resource == corev1.ResourcePods || s.hint() != ""):
-		return notOffered
+	switch {
 	case s.total == 0:
-		return outOfReach
+		return s.absence()
 	case s.need > s.total:
 		return tooSmall + lacks
 	}
 	return inUse + lacks
 }
 
-// room is how many pods like this fit on Nodes by what is free.
-func (p *problem) room(nodes []string) *int64 {
+// absence is how far a Node is that does not offer the resource at all.
+func (s shortage) absence() float64 {
+	mig := func(name string) bool { return strings.Contains(name, "/mig-") }
+	if vendor := fleet.ResourceVendor(s.resource); vendor != "" {
+		switch others := gpuResources(s.node, vendor); {
+		case mig(string(s.resource)) && slices.ContainsFunc(others, mig):
+			return otherProfile
+		case len(others) > 0:
+			return otherName
+		}
+	}
+	if s.resource == corev1.ResourcePods || s.hint() != "" {
+		return notOffered
+	}
+	return outOfReach
+}
+
+// room is how many pods like this fit by what is free, on the Nodes where one does.
+func (p *problem) room(fits []string) *int64 {
 	if p.claims.asked || !p.cluster.Knows(fleet.Pods) {
 		return nil
 	}
+	in := sets.New(fits...)
 	sum := int64(0)
 	for _, node := range p.nodes {
-		if !slices.Contains(nodes, node.Name) {
+		if !in.Has(node.Name) {
 			continue
 		}
 		least := int64(math.MaxInt64)
