@@ -80,6 +80,11 @@ type sinks struct {
 // nfd tells whether Node Feature Discovery, not we, labels the Node.
 func (s *sinks) nfd() bool { return !slices.Contains(s.names, sinkNode) }
 
+// writesCluster tells whether labels of a Node are written by way of the API server.
+func (s *sinks) writesCluster() bool {
+	return slices.Contains(s.names, sinkNode) || slices.Contains(s.names, sinkNodeFeature)
+}
+
 // open makes the sinks. It asks the API server only where the flags leave open
 // which sinks there are, and for the DaemonSet.
 func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) {
@@ -175,12 +180,13 @@ func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slo
 // agentFlags are those of the agent alone.
 type agentFlags struct {
 	sinkFlags
-	interval  time.Duration
-	poll      time.Duration
-	listen    string
-	pciLabels string
-	logFormat choice
-	logLevel  choice
+	forceNodeName bool
+	interval      time.Duration
+	poll          time.Duration
+	listen        string
+	pciLabels     string
+	logFormat     choice
+	logLevel      choice
 }
 
 func (f *agentFlags) register(cmd *cobra.Command) {
@@ -192,6 +198,7 @@ func (f *agentFlags) register(cmd *cobra.Command) {
 	}
 	fs := cmd.Flags()
 	f.sinkFlags.register(cmd)
+	fs.BoolVar(&f.forceNodeName, "force-node-name", false, "label --node-name although this host does not look like that Node; outside a pod, that is refused")
 	fs.DurationVar(&f.interval, "interval", agent.DefaultInterval, "time between two scans of a host that does not change")
 	fs.DurationVar(&f.poll, "poll", agent.DefaultPoll, "time between two looks at whether it changed; NVML is not asked for that")
 	fs.StringVar(&f.listen, "listen", listen, "address of /healthz, /readyz and /metrics, or off")
@@ -237,6 +244,9 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	if err := errors.Join(f.agent.check(), f.source.check()); err != nil {
 		return err
 	}
+	if cmd.Flags().Changed("output") {
+		return cli.Exit(exitUsage, errors.New("-o is the form of what --print writes: give --print, too; without it, this is the agent, which labels a Node"))
+	}
 	if f.agent.taint != "" && !f.extraLabels {
 		return cli.Exit(exitUsage, errors.New("--taint goes by the label "+countLabel+": not with --extra-labels=false"))
 	}
@@ -257,6 +267,15 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	}
 	if err := f.agent.checkTaint(s.names); err != nil {
 		return err
+	}
+	if s.writesCluster() {
+		err := f.agent.checkHost(ctx, s.client, f.source.root, cmd.Flags().Changed("node-name"), log)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 	}
 	options := func() (labels.Options, error) {
 		opts, warnings, err := f.labelOptions(cmd.Flags().Changed, start)

@@ -115,7 +115,7 @@ func command(t *testing.T, args ...string) *process {
 func (m *machine) agent(c *cluster.Cluster, node string, more ...string) *process {
 	m.t.Helper()
 	p := command(m.t, append([]string{
-		"--sink=node", "--node-name", node, "--kubeconfig", c.Kubeconfig(),
+		"--sink=node", "--node-name", node, "--force-node-name", "--kubeconfig", c.Kubeconfig(),
 		"--root", m.root, "--driver-root", m.driver, "--poll=500ms", "--interval=30s",
 	}, more...)...)
 	if err := p.cmd.Start(); err != nil {
@@ -214,6 +214,40 @@ func TestAgentInCluster(t *testing.T) {
 	t.Run("a label that is removed or changed returns", func(t *testing.T) {
 		c.Kubectl("label", "node", "node-a", "nvidia.com/gpu.product-", "--field-manager=somebody")
 		eventually(t, c, "node-a", "nvidia.com/gpu.product", "NVIDIA-A100-SXM4-40GB")
+	})
+	t.Run("another host does not label the Node", func(t *testing.T) {
+		before, err := getNode(c, "node-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		laptop := newMachine(t, "driver 550.107.02\n")
+		for _, wrong := range []string{"the host's name is laptop", "the machine ID is another (cafe, the Node's is beef)"} {
+			laptop.write("proc/sys/kernel/hostname", "laptop\n")
+			laptop.write("etc/machine-id", "cafe\n")
+			p := command(t, "--sink=node", "--node-name=node-a", "--kubeconfig", c.Kubeconfig(), "--root", laptop.root, "--driver-root", laptop.driver)
+			if err := p.cmd.Run(); err == nil || p.cmd.ProcessState.ExitCode() != 2 || !strings.Contains(p.String(), wrong) || !strings.Contains(p.String(), "--force-node-name") {
+				t.Errorf("%v\n%s\nwant a refusal: %s", err, p, wrong)
+			}
+			c.Kubectl("patch", "node", "node-a", "--subresource=status", "--patch", `{"status":{"nodeInfo":{"machineID":"beef","bootID":"1"}}}`)
+		}
+		after, err := getNode(c, "node-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !maps.Equal(before.Metadata.Labels, after.Metadata.Labels) {
+			t.Errorf("labels are %v, were %v", after.Metadata.Labels, before.Metadata.Labels)
+		}
+		laptop.write("proc/sys/kernel/random/boot_id", "1\n")
+		p := command(t, "--sink=node-feature", "--namespace=default", "--node-name=node-a", "--kubeconfig", c.Kubeconfig(), "--root", laptop.root, "--driver-root", laptop.driver)
+		if err := p.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for begin := time.Now(); !strings.Contains(p.String(), "msg=labelling"); time.Sleep(100 * time.Millisecond) {
+			if time.Since(begin) > time.Minute {
+				t.Fatalf("the same boot is refused, or hangs:\n%s", p)
+			}
+		}
+		p.stop(t)
 	})
 	t.Run("a MIG layout arrives and goes", func(t *testing.T) {
 		a.says(fmt.Sprintf(a100, 1) + fmt.Sprintf(mig, 1) + fmt.Sprintf(mig, 2))
