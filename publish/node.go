@@ -48,6 +48,10 @@ type Node struct {
 	// written.
 	Taint *NodeTaint
 
+	// Stray is told, by Published, of taints that we wrote last while Taint is nil:
+	// an agent before us kept one, and nobody will take it away. Nil for no one.
+	Stray func(*NodeTaints)
+
 	mu      sync.Mutex // guards what follows from Watch, which runs beside Publish
 	want    labels.Set // as last published; nil before the first Publish
 	last    outcome    // of the last Publish

@@ -91,6 +91,9 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 	s := &sinks{names: f.sinks}
 	if len(s.names) == 0 || slices.Contains(s.names, sinkNode) || slices.Contains(s.names, sinkNodeFeature) {
 		config, err := restConfig(f.kubeconfig)
+		if errors.Is(err, errNoCluster) {
+			err = cli.Exit(exitUsage, fmt.Errorf("%w; or write a feature file with --sink=feature-file; or print the labels with --print", errNoCluster))
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -128,7 +131,7 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 			if err != nil {
 				return nil, err
 			}
-			s.all = append(s.all, &publish.Node{Client: s.client, Name: f.nodeName, Force: f.forceConflicts, Taint: taint})
+			s.all = append(s.all, &publish.Node{Client: s.client, Name: f.nodeName, Force: f.forceConflicts, Taint: taint, Stray: f.strayTaint(log)})
 			continue
 		}
 		object := &publish.NodeFeature{

@@ -396,13 +396,60 @@ func taint(t *testing.T, c *cluster.Cluster) {
 	taints(other + " " + ours)
 	p.stop(t)
 	taints(other + " " + ours)
-	for range 2 {
-		p := command(t, "cleanup", "--all-nodes", "--taint", "--kubeconfig", c.Kubeconfig())
-		if err := p.cmd.Run(); err != nil {
-			t.Fatalf("%v\n%s", err, p)
+
+	// An agent that is not to keep it says that it stays.
+	p = m.agent(c, "node-d")
+	for begin := time.Now(); !strings.Contains(p.String(), "kubectl taint node node-d "+ours+"-"); time.Sleep(100 * time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("not a word about the taint:\n%s", p)
 		}
-		taints(other)
-		eventually(t, c, "node-d", "nvidia.com/gpu.product", "")
+	}
+	p.stop(t)
+
+	cleanup := func(want string, more ...string) {
+		t.Helper()
+		p := command(t, append([]string{"cleanup", "--kubeconfig", c.Kubeconfig()}, more...)...)
+		err := p.cmd.Run()
+		got := p.String()
+		if says := strings.Contains(got, "node-d"); want == "" && says || !strings.Contains(got, want) || (err != nil) != strings.HasPrefix(want, "Error") {
+			t.Errorf("cleanup %v: %v\n%swant %s", more, err, got, want)
+		}
+	}
+	cleanup(`Error: Node "nope": no such Node`, "--node-name=nope")
+	const both = `Node "node-d": 40 labels and the taint ` + ours
+	cleanup(both+" would be withdrawn\n", "--all-nodes", "--dry-run")
+	cleanup(both+" would be withdrawn\n", "--node-name=node-d", "--dry-run")
+	taints(other + " " + ours)
+	eventually(t, c, "node-d", "nvidia.com/gpu.product", "NVIDIA-H200")
+	cleanup(both+" withdrawn\n", "--all-nodes")
+	taints(other)
+	eventually(t, c, "node-d", "nvidia.com/gpu.product", "")
+	cleanup("", "--all-nodes")
+	cleanup("nothing of ours was there\n", "--node-name=node-d", "--taint")
+
+	// Somebody else's, on a Node without labels of ours.
+	c.Kubectl("taint", "node", "node-d", ours)
+	cleanup("", "--all-nodes")
+	taints(ours + " " + other)
+	cleanup(`Node "node-d": the taint `+ours+" withdrawn\n", "--all-nodes", "--taint")
+	taints(other)
+
+	// As kubectl finds the cluster.
+	home := t.TempDir()
+	config, err := os.ReadFile(c.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(home, ".kube"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, ".kube/config"), config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = command(t, "cleanup", "--all-nodes", "--sink=node")
+	p.cmd.Env = []string{"HOME=" + home}
+	if err := p.cmd.Run(); err != nil || strings.Contains(p.String(), "node-d") {
+		t.Errorf("~/.kube/config: %v\n%s", err, p)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
@@ -58,4 +59,26 @@ func (f *sinkFlags) nodeTaint(log *slog.Logger) (*publish.NodeTaint, error) {
 			}
 		},
 	}, nil
+}
+
+// strayTaint warns of a taint that an agent with --taint left, and nobody keeps.
+func (f *sinkFlags) strayTaint(log *slog.Logger) func(*publish.NodeTaints) {
+	return func(n *publish.NodeTaints) {
+		ours, _ := publish.ParseTaint(defaultTaint)
+		const stays = "an earlier agent with --taint set it, and this one neither keeps it nor takes it away; give --taint again, or end it with kubectl"
+		if n.Has(ours) {
+			log.Warn("taint left behind: "+stays, "node", n.Node, "taint", defaultTaint, "cure", "kubectl taint node "+n.Node+" "+defaultTaint+"-")
+			return
+		}
+		// Which of them it was is not known.
+		var all []string
+		for _, t := range n.Taints {
+			if namespace, _, _ := strings.Cut(t.Key, "/"); !strings.HasSuffix(namespace, "kubernetes.io") {
+				all = append(all, t.String())
+			}
+		}
+		if len(all) > 0 {
+			log.Warn("one of these taints may be left behind: "+stays, "node", n.Node, "taints", strings.Join(all, " "), "cure", "kubectl taint node "+n.Node+" TAINT-")
+		}
+	}
 }
