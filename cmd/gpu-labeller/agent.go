@@ -57,7 +57,7 @@ func (f *sinkFlags) register(cmd *cobra.Command) {
 	fs.DurationVar(&f.featureExpiry, "feature-file-expiry", 0, "NFD drops the file's labels when they have not been renewed for so long; 0 for never")
 	fs.StringVar(&f.nodeFeature, "node-feature-name", "", "name of the NodeFeature object (default gpu-labeller-features-for-NODE)")
 	fs.BoolVar(&f.forceConflicts, "force-conflicts", false, "take labels away from other field managers (sink node)")
-	fs.StringVar(&f.taint, "taint", "", "keep this taint on the Node while it has usable GPUs, and no longer; KEY=VALUE:EFFECT, "+defaultTaint+" without a value (sink node)")
+	fs.StringVar(&f.taint, "taint", "", "keep this taint on the Node while it has usable GPUs (under nvidia.com, amd.com or intel.com: of that vendor), and no longer; KEY=VALUE:EFFECT, "+defaultTaint+" without a value (sink node)")
 	fs.Lookup("taint").NoOptDefVal = defaultTaint
 	// What the environment says is not what --help should show.
 	for _, name := range []string{"node-name", "kubeconfig", "namespace", "pod-name"} {

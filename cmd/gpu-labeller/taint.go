@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
@@ -21,6 +22,23 @@ const (
 	// held.
 	countLabel = "gpu.feature.node.kubernetes.io/count"
 )
+
+// taintVendors are the domains of vendors: a taint under one is for the nodes with
+// that vendor's GPUs, since only what uses those tolerates it.
+var taintVendors = map[string]discover.Vendor{
+	"nvidia.com": discover.NVIDIA, "amd.com": discover.AMD, "intel.com": discover.Intel,
+}
+
+// taintLabel is the label that says how many GPUs the taint is for.
+func taintLabel(key string) string {
+	domain, _, _ := strings.Cut(key, "/")
+	for of, vendor := range taintVendors {
+		if domain == of || strings.HasSuffix(domain, "."+of) {
+			return "gpu.feature.node.kubernetes.io/vendor." + string(vendor) + ".count"
+		}
+	}
+	return countLabel
+}
 
 // checkTaint looks at --taint. Without sinks, they are not known yet.
 func (f *sinkFlags) checkTaint(sinks []string) error {
@@ -45,10 +63,11 @@ func (f *sinkFlags) nodeTaint(log *slog.Logger) (*publish.NodeTaint, error) {
 	if err != nil {
 		return nil, cli.Exit(exitUsage, fmt.Errorf("--taint %q: %w", f.taint, err))
 	}
+	count := taintLabel(taint.Key)
 	return &publish.NodeTaint{
 		Taint: taint,
 		Wanted: func(set labels.Set) bool {
-			n, _ := strconv.Atoi(set[countLabel])
+			n, _ := strconv.Atoi(set[count])
 			return n > 0
 		},
 		Changed: func(set bool) {
