@@ -242,7 +242,7 @@ func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 		p.fail(ctx, err)
 		return
 	}
-	left := p.report(conflict)
+	left := p.report(conflict, set)
 	p.result(resultOf(err), err)
 	p.failed = false
 	p.retries.reset()

@@ -52,10 +52,14 @@ func (e *ForbiddenError) Unwrap() error { return e.Err }
 type Conflict struct {
 	Key     string
 	Manager string // as in metadata.managedFields
+	Value   string // theirs; empty, too, if it is not known
 }
 
 func (c Conflict) String() string {
-	return fmt.Sprintf("%s (set by %s)", c.Key, c.Manager)
+	if c.Value == "" {
+		return fmt.Sprintf("%s (set by %s)", c.Key, c.Manager)
+	}
+	return fmt.Sprintf("%s=%s (set by %s)", c.Key, c.Value, c.Manager)
 }
 
 // ConflictError lists, sorted by key, the labels that were left alone, and the

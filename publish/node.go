@@ -288,7 +288,9 @@ type plan struct {
 }
 
 func (p plan) equal(q plan) bool {
-	return p.write == q.write && maps.Equal(p.apply, q.apply) && slices.Equal(p.conflicts, q.conflicts)
+	// That the other one changes a value of its own is no news.
+	same := func(a, b Conflict) bool { return a.Key == b.Key && a.Manager == b.Manager }
+	return p.write == q.write && maps.Equal(p.apply, q.apply) && slices.EqualFunc(p.conflicts, q.conflicts, same)
 }
 
 // makePlan compares what is there with what is wanted, and decides about
@@ -300,7 +302,7 @@ func makePlan(live *metav1.PartialObjectMetadata, want labels.Set, manager strin
 	for key, value := range want {
 		now, exists := live.Labels[key]
 		if owner, owned := who.others[key]; owned && exists && now != value && !force {
-			p.conflicts = append(p.conflicts, Conflict{Key: key, Manager: owner})
+			p.conflicts = append(p.conflicts, Conflict{Key: key, Manager: owner, Value: now})
 			continue
 		}
 		p.apply[key] = value

@@ -286,7 +286,7 @@ func TestNodeConflictOvertaken(t *testing.T) {
 	)
 	n := &Node{Client: client, Name: "a"}
 	got := conflicts(t, n.Publish(t.Context(), set))
-	if want := []Conflict{{"n/a", "z"}, {"n/b", `x "y"`}}; !slices.Equal(got, want) {
+	if want := []Conflict{{"n/a", "z", ""}, {"n/b", `x "y"`, ""}}; !slices.Equal(got, want) {
 		t.Errorf("conflicts %v, want %v", got, want)
 	}
 	_, sent := s.requests()

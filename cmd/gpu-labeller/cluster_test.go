@@ -215,6 +215,19 @@ func TestAgentInCluster(t *testing.T) {
 		c.Kubectl("label", "node", "node-a", "nvidia.com/gpu.product-", "--field-manager=somebody")
 		eventually(t, c, "node-a", "nvidia.com/gpu.product", "NVIDIA-A100-SXM4-40GB")
 	})
+	t.Run("a label that is given another value is left alone until it is removed", func(t *testing.T) {
+		c.Kubectl("label", "node", "node-a", "--overwrite", "nvidia.com/gpu.product=Fake")
+		const want = `is left alone: kubectl-label set it to "Fake", and it would be "NVIDIA-A100-SXM4-40GB"; to have ours back: kubectl label node node-a nvidia.com/gpu.product-`
+		var events string
+		for begin := time.Now(); !strings.Contains(events, want); time.Sleep(100 * time.Millisecond) {
+			if time.Since(begin) > time.Minute {
+				t.Fatalf("events:\n%s", events)
+			}
+			events = c.Kubectl("get", "events", "--field-selector=reason=LabelConflict", "-o", "jsonpath={.items[*].message}")
+		}
+		c.Kubectl("label", "node", "node-a", "nvidia.com/gpu.product-")
+		eventually(t, c, "node-a", "nvidia.com/gpu.product", "NVIDIA-A100-SXM4-40GB")
+	})
 	t.Run("another host does not label the Node", func(t *testing.T) {
 		before, err := getNode(c, "node-a")
 		if err != nil {
