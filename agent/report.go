@@ -125,6 +125,20 @@ func (p *publisher) reportTaints(err *publish.ConflictError, values map[string]f
 	p.taints = now
 }
 
+// few is how many labels are told by name in the log of every day.
+const few = 4
+
+// brief is what diff gives, with no more than a number where there are many.
+func brief(attributes []any) []any {
+	short := slices.Clone(attributes)
+	for i, a := range short {
+		if all, ok := a.([]string); ok && len(all) > few {
+			short[i] = len(all)
+		}
+	}
+	return short
+}
+
 // diff gives the attributes added, removed and changed, those that are not empty.
 func diff(was, now labels.Set) []any {
 	var added, removed, changed []string

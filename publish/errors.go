@@ -30,7 +30,7 @@ var (
 
 	// ErrNoNodeFeatures means that the API server does not know NodeFeature.
 	ErrNoNodeFeatures = errors.New("the cluster has no NodeFeature resource (nfd.k8s-sigs.io/v1alpha1): " +
-		"install Node Feature Discovery v0.17 or newer with its CRDs, or publish to the Node directly")
+		"install Node Feature Discovery v0.17 or newer with its CRDs")
 )
 
 // ForbiddenError means that we lack a right. It wraps the API server's answer.

@@ -57,7 +57,7 @@ func (f *sinkFlags) register(cmd *cobra.Command) {
 	fs.DurationVar(&f.featureExpiry, "feature-file-expiry", 0, "NFD drops the file's labels when they have not been renewed for so long; 0 for never")
 	fs.StringVar(&f.nodeFeature, "node-feature-name", "", "name of the NodeFeature object (default gpu-labeller-features-for-NODE)")
 	fs.BoolVar(&f.forceConflicts, "force-conflicts", false, "take labels away from other field managers (sink node)")
-	fs.StringVar(&f.taint, "taint", "", "keep this taint on the Node while it has usable GPUs (under nvidia.com, amd.com or intel.com: of that vendor), and no longer; KEY=VALUE:EFFECT, "+defaultTaint+" without a value (sink node)")
+	fs.StringVar(&f.taint, "taint", "", "keep this taint on the Node while it has usable GPUs (under nvidia.com, amd.com or intel.com: of that vendor), and no longer; `KEY=VALUE:EFFECT`, "+defaultTaint+" without a value (sink node)")
 	fs.Lookup("taint").NoOptDefVal = defaultTaint
 	// What the environment says is not what --help should show.
 	for _, name := range []string{"node-name", "kubeconfig", "namespace", "pod-name"} {
@@ -123,8 +123,6 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 			if f.nodeName == "" {
 				return nil, cli.Exit(exitUsage, fmt.Errorf("--sink=%s needs the Node's name: give --node-name, or set NODE_NAME from the pod's spec.nodeName", name))
 			}
-		default:
-			return nil, cli.Exit(exitUsage, fmt.Errorf("--sink %q: want one of %s, %s, %s", name, sinkNode, sinkFeatureFile, sinkNodeFeature))
 		}
 		if name == sinkNode {
 			taint, err := f.nodeTaint(log)
@@ -137,6 +135,7 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 		object := &publish.NodeFeature{
 			Client: s.client, NodeName: f.nodeName, ObjectName: f.nodeFeature,
 			Namespace: cmp.Or(f.namespace, podNamespace()),
+			Instead:   "; or publish to the Node directly, with --sink=node",
 		}
 		if object.Namespace == "" {
 			return nil, cli.Exit(exitUsage, errors.New("--sink=node-feature needs a namespace: give --namespace, or set NAMESPACE from the pod's metadata.namespace"))
@@ -170,7 +169,7 @@ func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slo
 			return sinkNode, nil
 		}
 		if wait == time.Second {
-			log.Warn("cannot tell yet whether the cluster has NodeFeature objects; trying again, --sink settles it: " + err.Error())
+			log.Warn(err.Error() + "; so it is not known yet whether the cluster has NodeFeature objects; trying again, --sink settles it")
 		}
 		select {
 		case <-ctx.Done():
@@ -224,6 +223,16 @@ func (f *agentFlags) check() error {
 	if f.featureExpiry != 0 && f.featureExpiry < 2*f.interval {
 		return cli.Exit(exitUsage, fmt.Errorf("--feature-file-expiry %v: want at least twice the --interval of %v, or the labels come and go", f.featureExpiry, f.interval))
 	}
+	for _, name := range f.sinks {
+		if !slices.Contains([]string{sinkNode, sinkFeatureFile, sinkNodeFeature}, name) {
+			return cli.Exit(exitUsage, fmt.Errorf("--sink %q: want one of %s, %s, %s", name, sinkNode, sinkFeatureFile, sinkNodeFeature))
+		}
+	}
+	if f.listen != "off" && f.listen != "" {
+		if _, _, err := net.SplitHostPort(f.listen); err != nil {
+			return cli.Exit(exitUsage, fmt.Errorf("--listen %q: want an address with a port, for instance :8080, or off", f.listen))
+		}
+	}
 	switch f.pciLabels {
 	case "", "true", "false":
 	default:
@@ -232,10 +241,24 @@ func (f *agentFlags) check() error {
 	return f.checkTaint(f.sinks)
 }
 
+// omitPCI tells whether the pci- labels are left out: NFD, where it labels the Node,
+// has them already.
+func (f *agentFlags) omitPCI(sinks []string) bool {
+	if f.pciLabels == "" {
+		return len(sinks) > 0 && !slices.Contains(sinks, sinkNode)
+	}
+	return f.pciLabels == "false"
+}
+
 func (f *agentFlags) logger() *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(f.logLevel.value)) // one of its words
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String()) // in JSON too, not nanoseconds
+		}
+		return a
+	}}
 	if f.logFormat.value == "json" {
 		return slog.New(slog.NewJSONHandler(os.Stderr, options))
 	}
@@ -285,7 +308,7 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		for _, w := range warnings {
 			log.Warn(w)
 		}
-		opts.OmitPCI = f.agent.pciLabels == "false" || f.agent.pciLabels == "" && s.nfd()
+		opts.OmitPCI = f.agent.omitPCI(s.names)
 		return opts, err
 	}
 	opts, err := options()
@@ -349,9 +372,8 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	// What start-up needed is not needed again.
 	debug.FreeOSMemory()
 	_ = footprint.Trim()
-	log.Info("labelling", "sinks", strings.Join(s.names, ","), "node", f.agent.nodeName, "interval", f.agent.interval, "version", cli.Version(release))
+	log.Info("labelling", "sinks", strings.Join(s.names, ","), "node", f.agent.nodeName)
 	a.Run(ctx)
-	log.Info("ended; the labels stay")
 	return nil
 }
 

@@ -74,7 +74,7 @@ End the agents first: they would label again.`,
 	fs.BoolVar(&f.allNodes, "all-nodes", false, "clean up every Node of the cluster")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "say what would be withdrawn, and change nothing")
 	fs.StringSliceVar(&f.sinks, "sink", nil, "where to look: node, node-feature, feature-file; several are allowed (default all that can be reached)")
-	fs.StringVar(&f.taint, "taint", "", "take away this taint, whoever set it; KEY=VALUE:EFFECT, "+defaultTaint+" without a value")
+	fs.StringVar(&f.taint, "taint", "", "take away this taint, whoever set it; `KEY=VALUE:EFFECT`, "+defaultTaint+" without a value")
 	fs.StringVar(&f.ownTaint, "own-taint", defaultTaint, "take away this taint where gpu-labeller was the last to write the taints; empty for none")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file (default $KUBECONFIG, in a pod its service account, else ~/.kube/config)")
 	fs.StringVar(&f.namespace, "namespace", os.Getenv("NAMESPACE"), "namespace of the NodeFeature objects (default $NAMESPACE, in a pod its own, else all)")

@@ -39,6 +39,7 @@ type gfdFlags struct {
 	root string // ours, not GFD's
 
 	help, version bool
+	stray         []string // what is no flag, and all that follows it
 
 	// given are the flags that the command line or the environment decides, by
 	// name; those go before the configuration file.
@@ -174,6 +175,7 @@ func parseGFDFlags(args []string, lookup func(string) (string, bool)) (*gfdFlags
 			return nil, fmt.Errorf("--%s are one flag: give one of them", strings.Join(names, " and --"))
 		}
 	}
+	f.stray = fs.Args()
 	f.help = f.help || fs.Arg(0) == "help" || fs.Arg(0) == "h"
 	return f, nil
 }

@@ -132,7 +132,7 @@ func (f *agentFlags) checkHost(ctx context.Context, client *publish.Client, root
 				"or see what this host would get with --print; if this host is that Node all the same, add --force-node-name", f.nodeName, why))
 		}
 		if wait == time.Second {
-			log.Warn("not labelling before it is known whether this host is the Node; trying again: " + err.Error())
+			log.Warn(err.Error() + "; so it is not known yet whether this host is the Node; trying again")
 		}
 		select {
 		case <-ctx.Done():

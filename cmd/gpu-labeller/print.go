@@ -22,7 +22,11 @@ import (
 )
 
 func printLabels(cmd *cobra.Command, f *flags) error {
+	if err := f.agent.check(); err != nil {
+		return err // other flags of the agent are its own affair
+	}
 	opts, warnings, err := f.labelOptions(cmd.Flags().Changed, time.Now())
+	opts.OmitPCI = f.agent.omitPCI(f.agent.sinks)
 	for _, w := range warnings {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
 	}
