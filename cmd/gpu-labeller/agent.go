@@ -277,7 +277,7 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		return cli.Exit(exitUsage, errors.New("--taint goes by the label "+countLabel+": not with --extra-labels=false"))
 	}
 	if f.hostFile != "" {
-		return cli.Exit(exitUsage, errors.New("--host replays a host with --print; the agent labels a node that is there"))
+		return cli.Exit(exitUsage, errors.New("--host replays a host with --print; for the agent, unpack it (gpu-labeller snapshot --unpack FILE DIR) and give --root DIR"))
 	}
 	log := f.agent.logger()
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -294,8 +294,8 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	if err := f.agent.checkTaint(s.names); err != nil {
 		return err
 	}
-	if s.writesCluster() {
-		err := f.agent.checkHost(ctx, s.client, f.source.root, cmd.Flags().Changed("node-name"), log)
+	if s.writesCluster() && !f.agent.forceNodeName {
+		err := checkHost(ctx, s.client, f.source.root, f.agent.nodeName, cmd.Flags().Changed("node-name"), log)
 		if ctx.Err() != nil {
 			return nil
 		}

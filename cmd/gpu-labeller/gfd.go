@@ -116,6 +116,11 @@ func (g *gfd) run() error {
 	if g.out, err = settings.open(ctx, g.stdout, g.log); err != nil {
 		return err
 	}
+	if g.out.client != nil && !g.flags.forceNodeName {
+		if err := checkHost(ctx, g.out.client, g.flags.root, settings.nodeName, false, g.log); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
 	g.settings = settings
 	for ctx.Err() == nil {
 		if g.settings.oneshot {

@@ -36,7 +36,8 @@ type gfdFlags struct {
 	nodeName          string
 	podName           string
 
-	root string // ours, not GFD's
+	root          string // ours, not GFD's
+	forceNodeName bool   // likewise
 
 	help, version bool
 	stray         []string // what is no flag, and all that follows it
@@ -138,6 +139,8 @@ func (f *gfdFlags) table() []gfdFlag {
 			"this pod, whose DaemonSet owns the NodeFeature object", gfdText(&f.podName, "")},
 		{"root", nil, nil,
 			"not GFD's: folder that holds the host's sys and proc", gfdText(&f.root, "/")},
+		{"force-node-name", nil, nil,
+			"not GFD's: label the Node although this host does not look like it; outside a pod, that is refused", gfdBool(&f.forceNodeName, false)},
 		{"help", []string{"h"}, nil, "print this", gfdBool(&f.help, false)},
 		{"version", []string{"v"}, nil, "print the version", gfdBool(&f.version, false)},
 	}

@@ -99,29 +99,29 @@ func inPod() bool { return os.Getenv("KUBERNETES_SERVICE_HOST") != "" }
 // pod, spec.nodeName is right by nature; a name that was given by hand is looked
 // at, and no more than warned of: a sandboxed pod has another kernel. It waits for
 // the Node, and for the API server to say so.
-func (f *agentFlags) checkHost(ctx context.Context, client *publish.Client, root string, given bool, log *slog.Logger) error {
-	if f.forceNodeName || inPod() && !given {
+func checkHost(ctx context.Context, client *publish.Client, root, nodeName string, given bool, log *slog.Logger) error {
+	if inPod() && !given {
 		return nil
 	}
 	host := readHostIdentity(root)
 	if inPod() {
 		go func() {
-			node, err := client.NodeIdentity(ctx, f.nodeName)
+			node, err := client.NodeIdentity(ctx, nodeName)
 			if err != nil {
 				return // publishing will say so
 			}
-			if same, why := host.is(f.nodeName, node); !same {
-				log.Warn(fmt.Sprintf("this does not look like Node %q: %s; is --node-name right? In a pod, $NODE_NAME from spec.nodeName is", f.nodeName, why))
+			if same, why := host.is(nodeName, node); !same {
+				log.Warn(fmt.Sprintf("this does not look like Node %q: %s; is --node-name right? In a pod, $NODE_NAME from spec.nodeName is", nodeName, why))
 			}
 		}()
 		return nil
 	}
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
-		node, err := client.NodeIdentity(ctx, f.nodeName)
+		node, err := client.NodeIdentity(ctx, nodeName)
 		var forbidden *publish.ForbiddenError
 		switch {
-		case err == nil, errors.As(err, &forbidden), errors.Is(err, publish.ErrNoNode) && sameName(host.name, f.nodeName):
-			same, why := host.is(f.nodeName, node)
+		case err == nil, errors.As(err, &forbidden), errors.Is(err, publish.ErrNoNode) && sameName(host.name, nodeName):
+			same, why := host.is(nodeName, node)
 			if same {
 				return nil
 			}
@@ -129,7 +129,7 @@ func (f *agentFlags) checkHost(ctx context.Context, client *publish.Client, root
 				why += "; " + err.Error()
 			}
 			return cli.Exit(exitUsage, fmt.Errorf("this host is not Node %q: %s. Its labels would take the place of that Node's. Run this on that node, "+
-				"or see what this host would get with --print; if this host is that Node all the same, add --force-node-name", f.nodeName, why))
+				"or see what this host would get with --print; if this host is that Node all the same, add --force-node-name", nodeName, why))
 		}
 		if wait == time.Second {
 			log.Warn(err.Error() + "; so it is not known yet whether this host is the Node; trying again")
