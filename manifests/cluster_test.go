@@ -352,7 +352,22 @@ func notes(t *testing.T, c *cluster.Cluster) {
 	says(out, true, "gpu-labeller cleanup --sink=feature-file\n")
 	out = helm("upgrade", "n", chart, "--dry-run=server", "--set", "taint.enabled=true,sinks={node,feature-file}")
 	says(out, false, "STAY")
-	helm("uninstall", "n", "--no-hooks")
+
+	// No kubelet runs, so the clean-up never ends. No Job stays that has lost its rights.
+	_, err := tryTool("helm", "uninstall", "n", "--timeout=10s", "--namespace=notes", "--kubeconfig", c.Kubeconfig())
+	if err == nil {
+		t.Error("the clean-up can not have succeeded")
+	}
+	const all = "jobs,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
+	var left string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		if left = c.Kubectl("get", all, "-n", "notes", "-l", "app.kubernetes.io/instance=n", "-o", "name"); left == "" {
+			break
+		}
+	}
+	if left != "" {
+		t.Errorf("after %v there are still\n%s", err, left)
+	}
 }
 
 func ownNodeFeature(t *testing.T, c *cluster.Cluster) {
