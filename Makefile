@@ -1,4 +1,5 @@
-# What a developer needs: make run, make test. The rest is parts of them.
+# What a developer needs: make run, make test. The rest is parts of them, and make
+# help lists it.
 
 GO ?= go
 
@@ -11,9 +12,12 @@ RELEASE ?=
 LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE))
 RECORDED = testdata/hosts/h200x1.txtar
 
-.PHONY: all build plugin run test lint unit e2e faults scale compare image fuzz bench generate clean
+.PHONY: help all build plugin run test lint unit e2e faults scale compare image fuzz bench generate clean
 
-all: build plugin
+all: build plugin ## both binaries
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
 
 build: ## bin/gpu-labeller
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/gpu-labeller ./cmd/gpu-labeller
@@ -85,5 +89,5 @@ generate: ## docs/labels.md, the labels of the test hosts, the manifests from th
 	$(GO) test ./manifests -run TestGenerated -update
 	$(GO) test ./cmd/kubectl-gpu_labeller -run 'TestExplainClusters|TestScripts' -update
 
-clean:
+clean: ## remove bin
 	rm -rf bin

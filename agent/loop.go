@@ -106,7 +106,7 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 }
 
 func (l *loop) run() {
-	l.log.Info("starting", "version", l.config.Version, "interval", l.config.Interval, "poll", l.config.Poll)
+	l.log.Debug("starting", "version", l.config.Version, "interval", l.config.Interval, "poll", l.config.Poll)
 	l.startQuick()
 	l.pollAlarm.set(0)
 	// The first scan comes after the first fingerprint, or a change in between

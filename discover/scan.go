@@ -87,7 +87,7 @@ func (inv *Inventory) scanPCI(host Host) error {
 				unread[field.Address] = true
 			}
 			if field.Field == "config" {
-				problem.Cure = "it decides the vgpu labels"
+				problem.Cure = "see to it that the file can be read; without it the vgpu labels are left out"
 			}
 		}
 		inv.problem(problem)

@@ -48,6 +48,10 @@ type Node struct {
 	// written.
 	Taint *NodeTaint
 
+	// Stray is told, by Published, of taints that we wrote last while Taint is nil:
+	// an agent before us kept one, and nobody will take it away. Nil for no one.
+	Stray func(*NodeTaints)
+
 	mu      sync.Mutex // guards what follows from Watch, which runs beside Publish
 	want    labels.Set // as last published; nil before the first Publish
 	last    outcome    // of the last Publish
@@ -284,7 +288,9 @@ type plan struct {
 }
 
 func (p plan) equal(q plan) bool {
-	return p.write == q.write && maps.Equal(p.apply, q.apply) && slices.Equal(p.conflicts, q.conflicts)
+	// That the other one changes a value of its own is no news.
+	same := func(a, b Conflict) bool { return a.Key == b.Key && a.Manager == b.Manager }
+	return p.write == q.write && maps.Equal(p.apply, q.apply) && slices.EqualFunc(p.conflicts, q.conflicts, same)
 }
 
 // makePlan compares what is there with what is wanted, and decides about
@@ -296,7 +302,7 @@ func makePlan(live *metav1.PartialObjectMetadata, want labels.Set, manager strin
 	for key, value := range want {
 		now, exists := live.Labels[key]
 		if owner, owned := who.others[key]; owned && exists && now != value && !force {
-			p.conflicts = append(p.conflicts, Conflict{Key: key, Manager: owner})
+			p.conflicts = append(p.conflicts, Conflict{Key: key, Manager: owner, Value: now})
 			continue
 		}
 		p.apply[key] = value

@@ -66,6 +66,11 @@ func (n *Node) Published(ctx context.Context) (labels.Set, error) {
 	n.mu.Lock()
 	n.seen = reading{live, time.Now()}
 	n.mu.Unlock()
+	if n.Stray != nil && n.Taint == nil && wroteTaints(&live.ObjectMeta, n.manager()) {
+		if stray, err := n.Client.NodeTaints(ctx, n.Name); err == nil && len(stray.Taints) > 0 {
+			n.Stray(stray)
+		}
+	}
 	set := labels.Set{}
 	for key := range labelOwners(&live.ObjectMeta, n.manager()).ours {
 		if value, ok := live.Labels[key]; ok {

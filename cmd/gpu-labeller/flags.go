@@ -121,7 +121,17 @@ func (s *source) host() (discover.Host, error) {
 		return h, err
 	}
 	if recorded != nil {
-		h.NVML = func(context.Context) nvml.Answer { return *recorded }
+		// Read again each time: an agent sees what has become of it.
+		h.NVML = func(context.Context) nvml.Answer {
+			recorded, err := hostfile.ReadNVML(s.root)
+			switch {
+			case err != nil:
+				return nvml.Answer{Failure: &nvml.Failure{Kind: nvml.Crash, Text: err.Error()}}
+			case recorded == nil:
+				return nvml.Answer{Init: nvml.LibraryNotFound, Detail: "nvml.yaml, which stood for it, is gone"}
+			}
+			return *recorded
+		}
 		return h, nil
 	}
 	prober := &nvml.Prober{DriverRoot: s.driverRoot, Timeout: s.nvmlTimeout}

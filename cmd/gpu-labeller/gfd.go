@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -53,8 +54,7 @@ func newGFDCommand() *cobra.Command {
 func runGFD(args []string, stdout, stderr io.Writer) int {
 	f, err := parseGFDFlags(args, os.LookupEnv)
 	if err != nil {
-		fmt.Fprintf(stderr, "Error: %v\n\n", err)
-		writeGFDUsage(stderr)
+		fmt.Fprintf(stderr, "Error: %v; see %s --help\n", err, gfdName)
 		return exitFailure
 	}
 	switch {
@@ -66,6 +66,9 @@ func runGFD(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	g := &gfd{flags: f, stdout: stdout, start: time.Now(), log: slog.New(slog.NewTextHandler(stderr, nil))}
+	if len(f.stray) > 0 {
+		g.log.Warn("passed over, as by GFD: " + strings.Join(f.stray, " ") + "; a flag's value stands after an equals sign, or follows it if it is no boolean")
+	}
 	if err := g.run(); err != nil {
 		fmt.Fprintln(stderr, "Error:", err)
 		return exitFailure
@@ -114,6 +117,11 @@ func (g *gfd) run() error {
 	if g.out, err = settings.open(ctx, g.stdout, g.log); err != nil {
 		return err
 	}
+	if g.out.client != nil && !g.flags.forceNodeName {
+		if err := checkHost(ctx, g.out.client, g.flags.root, settings.nodeName, false, g.log); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
 	g.settings = settings
 	for ctx.Err() == nil {
 		if g.settings.oneshot {
@@ -123,7 +131,6 @@ func (g *gfd) run() error {
 			return err
 		}
 	}
-	g.log.Info("ended; the labels stay")
 	return nil
 }
 

@@ -67,7 +67,12 @@ func TestGFDInCluster(t *testing.T) {
 	p.cmd.Env = append(os.Environ(), "GFD_SLEEP_INTERVAL=60s", "GFD_FAIL_ON_INIT_ERROR=true", "NAMESPACE=gpu-operator", "NODE_NAME=node-a",
 		"POD_NAME="+pod, "MIG_STRATEGY=single", "CONFIG_FILE="+filepath.Join(m.root, "config.yaml"), "KUBECONFIG="+kubeconfig,
 		"LD_LIBRARY_PATH="+filepath.Join(m.driver, "usr/lib64"))
-	p.cmd.Args = append(p.cmd.Args, "--root", m.root)
+	elsewhere := command(t)
+	elsewhere.cmd.Args, elsewhere.cmd.Env = []string{gfdName, "--root", m.root}, p.cmd.Env
+	if err := elsewhere.cmd.Run(); err == nil || !strings.Contains(elsewhere.String(), `this host is not Node "node-a"`) {
+		t.Errorf("on a host that is not the Node: %v\n%s", err, elsewhere)
+	}
+	p.cmd.Args = append(p.cmd.Args, "--root", m.root, "--force-node-name")
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -106,6 +106,9 @@ func TestGFDPrecedence(t *testing.T) {
 		{"root", nil, nil, "",
 			func(s *gfdSettings) any { return s.root }, "/",
 			[4]string{"", "", "", "/flag"}, [4]any{nil, nil, nil, "/flag"}},
+		{"force-node-name", nil, nil, "",
+			func(s *gfdSettings) any { return s.forceNodeName }, false,
+			[4]string{"", "", "", "true"}, [4]any{nil, nil, nil, true}},
 	}
 	tested := map[string]bool{"config-file": true, "help": true, "version": true} // below
 	for _, test := range tests {

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
@@ -20,7 +23,11 @@ import (
 )
 
 func printLabels(cmd *cobra.Command, f *flags) error {
+	if err := f.agent.check(); err != nil {
+		return err // other flags of the agent are its own affair
+	}
 	opts, warnings, err := f.labelOptions(cmd.Flags().Changed, time.Now())
+	opts.OmitPCI = f.agent.omitPCI(f.agent.sinks)
 	for _, w := range warnings {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
 	}
@@ -105,23 +112,31 @@ func extract(file string) (string, error) {
 	if file == "" {
 		return "", errors.New("name a file, or - for standard input")
 	}
-	f, err := hostfile.Read(file)
+	dir, err := os.MkdirTemp("", "gpu-labeller-host-")
 	if err != nil {
 		return "", err
+	}
+	if err := extractTo(file, dir); err != nil {
+		os.RemoveAll(dir)
+		return "", err
+	}
+	return dir, nil
+}
+
+// extractTo writes a recorded host into an empty folder.
+func extractTo(file, dir string) error {
+	f, err := hostfile.Read(file)
+	if err != nil {
+		return err
 	}
 	if f.NVML == nil {
 		// This host's NVML is not that one's.
 		f.NVML = &nvml.Answer{Init: nvml.LibraryNotFound, Detail: "the recorded host has no nvml.yaml"}
 	}
-	dir, err := os.MkdirTemp("", "gpu-labeller-host-")
-	if err != nil {
-		return "", err
-	}
 	if err := f.Extract(dir); err != nil {
-		os.RemoveAll(dir)
-		return "", fmt.Errorf("%s: %w", file, err)
+		return fmt.Errorf("%s: %w", file, err)
 	}
-	return dir, nil
+	return nil
 }
 
 func exitCode(inv *discover.Inventory, scanErr error) int {
@@ -145,10 +160,25 @@ func exitCode(inv *discover.Inventory, scanErr error) int {
 
 // report is what -o json and -o yaml print.
 type report struct {
-	State    discover.State     `json:"state" yaml:"state"` // empty without GPUs
-	Labels   labels.Set         `json:"labels" yaml:"labels"`
+	State    discover.State     `json:"state,omitempty" yaml:"state,omitempty"` // absent without GPUs
+	Labels   sortedSet          `json:"labels" yaml:"labels"`
 	GPUs     []gpuReport        `json:"gpus" yaml:"gpus"`
 	Problems []discover.Problem `json:"problems" yaml:"problems"`
+}
+
+// sortedSet is in one order in all forms: by itself, YAML puts 9 before 10.
+type sortedSet labels.Set
+
+// MarshalYAML implements yaml.Marshaler.
+func (s sortedSet) MarshalYAML() (any, error) {
+	tree := &yaml.Node{Kind: yaml.MappingNode}
+	for _, key := range slices.Sorted(maps.Keys(s)) {
+		var k, v yaml.Node
+		k.SetString(key)
+		v.SetString(s[key])
+		tree.Content = append(tree.Content, &k, &v)
+	}
+	return tree, nil
 }
 
 // gpuReport is one GPU for people and scripts.
@@ -224,7 +254,7 @@ func writeReport(w io.Writer, format string, inv *discover.Inventory, set labels
 		_, err := set.WriteTo(w)
 		return err
 	}
-	r := report{State: inv.State(), Labels: set, GPUs: gpuReports(inv), Problems: append([]discover.Problem{}, inv.Problems...)}
+	r := report{State: inv.State(), Labels: sortedSet(set), GPUs: gpuReports(inv), Problems: append([]discover.Problem{}, inv.Problems...)}
 	for _, label := range rejected {
 		r.Problems = append(r.Problems, discover.Problem{Source: "labels", Text: label.String()})
 	}

@@ -80,7 +80,7 @@ Exit codes:
   3  the pod is pending, or there is no GPU
   4  it cannot be told whether the pod fits, for want of rights`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu-labeller"},
-		Args:          cli.NoCommand,
+		Args:          cli.UsageArgs(cobra.NoArgs),
 		Version:       cli.Version(release),
 		SilenceErrors: true,
 		SilenceUsage:  true,
