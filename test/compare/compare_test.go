@@ -141,7 +141,7 @@ func steady(t *testing.T, c *cluster.Cluster) {
 	c.CreateNode("steady")
 	api := newAPI(t, c)
 	port := freePort(t)
-	p := start(t, nil, *binary, "--sink=node", "--node-name=steady", "--kubeconfig="+c.Kubeconfig(), "--listen=127.0.0.1:"+port)
+	p := start(t, nil, *binary, "--sink=node", "--node-name=steady", "--force-node-name", "--kubeconfig="+c.Kubeconfig(), "--listen=127.0.0.1:"+port)
 	scanned := func() float64 { return scrape(t, "http://127.0.0.1:"+port+"/metrics", "gpu_labeller_scans_total") }
 	waitFor(t, "labels", func() bool {
 		resp, err := http.Get("http://127.0.0.1:" + port + "/readyz")
@@ -270,7 +270,7 @@ func changingHost(t *testing.T, c *cluster.Cluster, node string) (found delays) 
 	load("580.1")
 	c.CreateNode(node)
 	seen := newAPI(t, c).follow(t.Context(), node)
-	start(t, nil, *binary, "--sink=node", "--node-name="+node, "--kubeconfig="+c.Kubeconfig(), "--listen=off",
+	start(t, nil, *binary, "--sink=node", "--node-name="+node, "--force-node-name", "--kubeconfig="+c.Kubeconfig(), "--listen=off",
 		"--mig-strategy=mixed", "--root="+root, "--driver-root="+driver)
 	until := func(key, value string, since time.Time) float64 {
 		t.Helper()
