@@ -22,7 +22,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
@@ -88,6 +87,8 @@ type Config struct {
 	// Fingerprint is that of a Fingerprinter for the host's root, unless a test
 	// has another. It is not called twice at a time.
 	Fingerprint func() (Fingerprint, error)
+	// drift is the clock's, unless a test has another.
+	drift func() time.Duration
 }
 
 // Agent labels a node. Its methods may be called by any goroutine.
@@ -101,8 +102,8 @@ type Agent struct {
 	uevents chan struct{}
 	events  chan event
 
-	started atomic.Int64 // when Run was called; Unix nanoseconds, 0 before
-	turned  atomic.Int64 // when a scan last ended
+	started moment // when Run was called
+	turned  moment // when a scan last ended
 }
 
 type event struct{ reason, message string }
@@ -121,6 +122,9 @@ func New(config Config) *Agent {
 	}
 	if config.Fingerprint == nil {
 		config.Fingerprint = NewFingerprinter(config.Host.Root).Take
+	}
+	if config.drift == nil {
+		config.drift = drift()
 	}
 	a := &Agent{
 		config:  config,
@@ -148,7 +152,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 func (a *Agent) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	a.started.Store(time.Now().UnixNano())
+	a.started.set(time.Now())
 
 	var publishers sync.WaitGroup
 	for _, p := range a.publishers {

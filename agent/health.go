@@ -36,12 +36,15 @@ func answer(w http.ResponseWriter, wrong string) {
 
 // unhealthy says what is wrong, if anything is.
 func (a *Agent) unhealthy(now time.Time) string {
-	since := max(a.turned.Load(), a.started.Load())
-	if since == 0 {
+	since := a.turned.get()
+	if since.IsZero() {
+		since = a.started.get()
+	}
+	if since.IsZero() {
 		return "" // not run yet
 	}
 	limit := 3 * (a.config.Interval + a.config.Interval/10 + a.config.ScanLimit)
-	if idle := now.Sub(time.Unix(0, since)); idle > limit {
+	if idle := now.Sub(since); idle > limit {
 		return fmt.Sprintf("no scan has ended for %v: reading /sys or /proc hangs; look in the kernel log", idle.Round(time.Second))
 	}
 	return ""

@@ -59,6 +59,7 @@ type loop struct {
 	lastChange time.Time
 
 	readBack  readBack
+	drifted   time.Duration // of the time of day, at the last scan
 	lastState discover.State
 	stateTold bool
 }
@@ -253,8 +254,13 @@ func (l *loop) looked(k look) {
 		return
 	}
 	l.scanning = false
-	l.turned.Store(time.Now().UnixNano())
+	l.turned.set(time.Now())
 	l.metrics.scanned(k)
+	if l.jumped() {
+		for _, p := range l.publishers {
+			p.moved()
+		}
+	}
 	if k.inv == nil {
 		k.inv = &discover.Inventory{}
 		if k.err != nil {
@@ -302,7 +308,7 @@ func (l *loop) quickLooked(k look) {
 	opts := l.opts
 	opts.OmitExtra = true // no count and no state before NVML was asked
 	set, _ := labels.Compute(m.inv, opts)
-	l.offer(offer{set: set, provisional: true, made: time.Unix(0, l.started.Load())})
+	l.offer(offer{set: set, provisional: true, made: l.started.get()})
 }
 
 // scanAfter says when to scan again, after a scan that has just ended.

@@ -85,8 +85,8 @@ type publisher struct {
 	ready    atomic.Bool // something not provisional was published
 	watching atomic.Bool
 	// resyncFrom is when a resync may come at the earliest, since a watch that
-	// worked ended: the next one begins with what is there. Unix nanoseconds.
-	resyncFrom atomic.Int64
+	// worked ended: the next one begins with what is there.
+	resyncFrom moment
 
 	// What follows belongs to run.
 	done       *offer
@@ -200,7 +200,7 @@ func (p *publisher) due(o *offer, changed bool, now time.Time) (reason, time.Dur
 	case p.watching.Load() || p.resyncAt.IsZero():
 		return nothing, 0
 	}
-	return resync, max(p.resyncAt.Sub(now), time.Unix(0, p.resyncFrom.Load()).Sub(now))
+	return resync, max(p.resyncAt.Sub(now), p.resyncFrom.get().Sub(now))
 }
 
 // publish makes the sink show o.
