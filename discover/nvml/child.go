@@ -153,6 +153,16 @@ func failed(kind FailureKind, format string, args ...any) Answer {
 // ChildCommand, as a test binary may not, must not start itself for ever.
 const childVariable = "GPU_LABELLER_NVML_CHILD"
 
+// childEnvironment is all that the child is told: where the loader looks. What the
+// environment says of the cluster is none of the library's business.
+func childEnvironment() []string {
+	env := []string{childVariable + "=1", "GOMAXPROCS=1", "GOTRACEBACK=none"}
+	if path, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
+		env = append(env, "LD_LIBRARY_PATH="+path)
+	}
+	return env
+}
+
 func (p *Prober) start() (*child, error) {
 	if os.Getenv(childVariable) != "" {
 		return nil, errors.New("this is one, and its program does not know the command " + ChildCommand)
@@ -174,7 +184,7 @@ func (p *Prober) start() (*child, error) {
 	cmd := exec.Command(executable, ChildCommand, p.DriverRoot)
 	cmd.Args[0] = "gpu-labeller-nvml"
 	cmd.Stdout, cmd.Stderr = w, stderrEnd
-	cmd.Env = append(os.Environ(), childVariable+"=1", "GOMAXPROCS=1", "GOTRACEBACK=none")
+	cmd.Env = childEnvironment()
 	// A group of its own, so that what NVML started can be ended with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 
