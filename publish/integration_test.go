@@ -179,12 +179,12 @@ func testNodeConflict(t *testing.T, b *bench) {
 	// The API server agrees with makePlan, in all three.
 	live, err := n.read(t.Context())
 	check(t, err)
-	_, err = n.apply(t.Context(), live.UID, set)
+	_, err = n.apply(t.Context(), live.UID, set, false)
 	if got := conflictsIn(err); !slices.Equal(sorted(got), want) {
 		t.Errorf("the API server's conflicts are %v, want %v", got, want)
 	}
 	// And write leaves out what turns out to be in conflict.
-	now, err := n.write(t.Context(), live.UID, plan{apply: set, write: true})
+	now, err := n.write(t.Context(), live, plan{apply: set, write: true})
 	check(t, err)
 	if !slices.Equal(now.plan.conflicts, want) || !maps.Equal(now.plan.apply, labels.Set{"nvidia.com/gpu.family": "hopper"}) {
 		t.Errorf("write left %v", now.plan)
@@ -212,7 +212,7 @@ func (b *bench) applyAs(t *testing.T, manager string, set labels.Set) {
 	n := &Node{Client: b.admin, Name: b.node, FieldManager: manager, Force: true}
 	live, err := n.read(t.Context())
 	check(t, err)
-	_, err = n.apply(t.Context(), live.UID, set)
+	_, err = n.apply(t.Context(), live.UID, set, false)
 	check(t, err)
 }
 
@@ -328,7 +328,7 @@ func testNodeNotCreated(t *testing.T, b *bench) {
 			before, err := n.read(t.Context())
 			check(t, err)
 			b.Kubectl("delete", "node", b.node)
-			_, err = n.apply(t.Context(), before.UID, labels.Set{"nvidia.com/gpu.count": "8"})
+			_, err = n.apply(t.Context(), before.UID, labels.Set{"nvidia.com/gpu.count": "8"}, false)
 			t.Log(err)
 			if !errors.Is(err, ErrNoNode) {
 				t.Errorf("deleted: error %v, want ErrNoNode", err)
@@ -337,7 +337,7 @@ func testNodeNotCreated(t *testing.T, b *bench) {
 				t.Errorf("the Node is back: %s", out)
 			}
 			b.CreateNode(b.node)
-			_, err = n.apply(t.Context(), before.UID, labels.Set{"nvidia.com/gpu.count": "8"})
+			_, err = n.apply(t.Context(), before.UID, labels.Set{"nvidia.com/gpu.count": "8"}, false)
 			t.Log(err)
 			if !errors.Is(err, ErrNoNode) {
 				t.Errorf("re-created: error %v, want ErrNoNode", err)
@@ -483,7 +483,7 @@ func testForbidden(t *testing.T, b *bench) {
 		"patch": func() error {
 			live, err := (&Node{Client: b.admin, Name: b.node}).read(t.Context())
 			check(t, err)
-			_, err = n.apply(t.Context(), live.UID, set)
+			_, err = n.apply(t.Context(), live.UID, set, false)
 			return err
 		},
 	} {
