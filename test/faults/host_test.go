@@ -35,7 +35,8 @@ type host struct {
 	sets         map[base]labels.Set // what each base stands for here
 	proxy        *proxy
 	kubeconfig   string
-	chooses      bool // no sink is given
+	chooses      bool   // no sink is given
+	namespace    string // of the NodeFeature
 	agent        *process
 	history      *history
 	seen         int    // how much of the history has been judged
@@ -143,13 +144,20 @@ func newHost(t *testing.T, w *world, r *row) *host {
 	h.sets[pciOnly] = h.print()
 	provisionalOf(h)
 	h.says(gpus(oldGPU, r.gpus))
-	if r.sink == "" {
+	switch r.sink {
+	case "":
 		w.createNode(t, h.name)
 		h.history = w.nodes.of(h.name)
-		return h
+	case "node-feature":
+		w.createNode(t, h.name)
+		h.namespace = h.name
+		h.kubectl("create", "namespace", h.namespace)
+		h.history = w.objects.of(h.name)
+		h.history.add(labels.Set{})
+	case "feature-file":
+		h.folder = t.TempDir()
+		h.history = newHistory()
 	}
-	h.folder = t.TempDir()
-	h.history = newHistory()
 	return h
 }
 
@@ -188,7 +196,10 @@ func (h *host) args() []string {
 	if h.folder != "" {
 		return append(args, "--sink=feature-file", "--feature-file", h.folder+"/gpu-labeller")
 	}
-	if !h.chooses {
+	switch {
+	case h.namespace != "":
+		args = append(args, "--sink=node-feature", "--namespace", h.namespace)
+	case !h.chooses:
 		args = append(args, "--sink=node")
 	}
 	return append(args, "--node-name", h.name, "--kubeconfig", h.kubeconfig)
@@ -245,7 +256,7 @@ func (h *host) end(s syscall.Signal) {
 	go func() { done <- h.agent.cmd.Wait() }()
 	select {
 	case err := <-done:
-		if s == syscall.SIGTERM && err != nil {
+		if s == syscall.SIGTERM && err != nil && h.agent.String() != "" { // else it had not begun
 			h.Errorf("the agent ended with %v", err)
 		}
 	case <-time.After(15 * time.Second):

@@ -300,7 +300,7 @@ func fileRows() []row {
 		},
 	}
 	for i := range rows {
-		rows[i].area, rows[i].sink, rows[i].name = area, "file", "file: "+rows[i].name
+		rows[i].area, rows[i].sink, rows[i].name = area, "feature-file", "file: "+rows[i].name
 	}
 	return rows
 }
@@ -353,16 +353,6 @@ func (h *host) stopSecond(p *process) {
 func agentRows() []row {
 	const area = "The agent"
 	same := want{of: all}
-	quietly := func(do func(*host)) func(*host) {
-		return func(h *host) {
-			before := h.history.ours()
-			do(h)
-			h.awaitScans(2)
-			if n := h.history.ours() - before; n > 0 {
-				h.Errorf("the Node was written %d times, and nothing had changed", n)
-			}
-		}
-	}
 	hang := func(h *host) { h.says(gpus(oldGPU, 1) + "hang nvmlInit\n") }
 	hanging := func(h *host) {
 		hang(h)
@@ -396,18 +386,11 @@ func agentRows() []row {
 		},
 		{
 			name: "killed at any time", fault: "it is killed twenty times, at any time, the hardware changing",
-			during: []step{{do: func(h *host) {
-				for i := range 20 {
-					if i%2 == 0 {
-						newHardware(h)
-					} else {
-						oldHardware(h)
-					}
-					time.Sleep(time.Duration(i*60) * time.Millisecond)
-					h.restart(syscall.SIGKILL)
-				}
-				oldHardware(h)
-			}, want: same, through: []want{{of: other}}}},
+			during: []step{{do: killedAtAnyTime(syscall.SIGKILL), want: same, through: []want{{of: other}}}},
+		},
+		{
+			name: "ended at any time", fault: "it is ended twenty times (SIGTERM), at any time, the hardware changing",
+			during: []step{{do: killedAtAnyTime(syscall.SIGTERM), want: same, through: []want{{of: other}}}},
 		},
 		{
 			name: "frozen", fault: "it is frozen for ten seconds (SIGSTOP), as by a virtual machine that pauses",
@@ -445,6 +428,34 @@ func agentRows() []row {
 		rows[i].area = area
 	}
 	return rows
+}
+
+// quietly has do change nothing that is published, without a write.
+func quietly(do func(*host)) func(*host) {
+	return func(h *host) {
+		before := h.history.ours()
+		do(h)
+		h.awaitScans(2)
+		if n := h.history.ours() - before; n > 0 {
+			h.Errorf("it was written %d times, and nothing had changed", n)
+		}
+	}
+}
+
+// killedAtAnyTime restarts the agent twenty times while the hardware changes.
+func killedAtAnyTime(s syscall.Signal) func(*host) {
+	return func(h *host) {
+		for i := range 20 {
+			if i%2 == 0 {
+				newHardware(h)
+			} else {
+				oldHardware(h)
+			}
+			time.Sleep(time.Duration(i*60) * time.Millisecond)
+			h.restart(s)
+		}
+		oldHardware(h)
+	}
 }
 
 // provisionalOf is what the bus alone tells before NVML was asked.

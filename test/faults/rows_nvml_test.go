@@ -17,7 +17,7 @@ import (
 
 func rows() []row {
 	var all []row
-	for _, some := range [][]row{libraryRows(), initRows(), queryRows(), childRows(), hardwareRows(), fileRows(), serverRows(), writerRows(), agentRows()} {
+	for _, some := range [][]row{libraryRows(), initRows(), queryRows(), childRows(), hardwareRows(), fileRows(), serverRows(), nodeFeatureRows(), writerRows(), agentRows()} {
 		all = append(all, some...)
 	}
 	return all
