@@ -130,9 +130,9 @@ func (p *Prober) Ask(ctx context.Context) Answer {
 
 	select {
 	case got := <-read:
-		p.reap(c, reapTime) // it may be about to end by itself, with the better reason
+		itself := p.reap(c, reapTime) // if so, with the better reason
 		if got.err != nil {
-			return failed(Crash, "%s", c.crashText(got.err))
+			return failed(Crash, "%s", c.crashText(got.err, itself))
 		}
 		return got.answer
 	case <-ctx.Done():
@@ -230,14 +230,16 @@ func (c *child) listen(stderr *os.File) {
 	_, _ = io.Copy(io.Discard, stderr)
 }
 
-// reap waits for the child to end, and kills it when it does not.
-func (p *Prober) reap(c *child, wait time.Duration) {
+// reap waits for the child to end by itself, and kills it when it does not.
+func (p *Prober) reap(c *child, wait time.Duration) (itself bool) {
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-c.ended:
+		return true
 	case <-t.C:
 		p.kill(c)
+		return false
 	}
 }
 
@@ -290,14 +292,14 @@ func (a *Answer) check() error {
 	return nil
 }
 
-// crashText says how a child ended that gave no answer: by a signal, with an
-// exit code, or with nonsense.
-func (c *child) crashText(decodeErr error) string {
+// crashText says how a child ended that gave no answer: by a signal, with an exit
+// code, or, also where it did not end by itself, with nonsense.
+func (c *child) crashText(decodeErr error, itself bool) string {
 	text := "the NVML child process gave no answer: " + decodeErr.Error()
 	var exit *exec.ExitError
 	select {
 	case <-c.ended:
-		if !errors.As(c.err, &exit) {
+		if !itself || !errors.As(c.err, &exit) {
 			break
 		}
 		switch status, ok := exit.Sys().(syscall.WaitStatus); {

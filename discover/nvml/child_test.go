@@ -258,6 +258,7 @@ func TestNonsense(t *testing.T) {
 		{"100 MB", `head -c 104857600 /dev/zero; exit 0`, "invalid character"},
 		{"100 MB of JSON", `printf '{"init":"'; head -c 104857600 /dev/zero | tr '\000' a; exit 0`, "more than"},
 		{"endless", `while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done`, "invalid character"},
+		{"does not end", `trap '' PIPE; echo hello; while :; do sleep 1; done`, "invalid character"},
 		{"too many GPUs", `printf '{"init":"SUCCESS","gpus":['; i=0; while [ $i -lt 1024 ]; do printf '{"index":0},'; i=$((i+1)); done; printf '{"index":0}]}'`, "1025 GPUs"},
 		{"bad address", `printf '{"init":"SUCCESS","gpus":[{"index":0,"pci_address":"here"}]}'`, "parsing PCI address"},
 		{"stderr is told", `echo 'undefined symbol: nvmlX' >&2; exit 127`, "undefined symbol: nvmlX"},

@@ -258,13 +258,15 @@ func (r *row) run(t *testing.T, w *world) {
 
 func (h *host) step(phase string, s *step) {
 	h.Helper()
-	said := len(h.agent.String())
+	agent, said := h.agent, len(h.agent.String())
 	h.Logf("%s: begins", phase)
 	s.do(h)
 	if s.says != "" {
 		log := func() string {
-			text := h.agent.String()
-			return text[min(said, len(text)):]
+			if h.agent != agent {
+				return h.agent.String() // another one's
+			}
+			return agent.String()[said:]
 		}
 		h.until("the log says "+s.says, time.Minute, func() bool { return strings.Contains(log(), s.says) })
 	}
@@ -278,7 +280,7 @@ func (h *host) step(phase string, s *step) {
 		if _, err := h.agent.get("/healthz"); err != nil {
 			h.Errorf("%s: %v", phase, err)
 		}
-		if n := len(h.children()); n > 1 {
+		if n := childrenOf(h.agent.cmd.Process.Pid, ""); n > 1 {
 			h.Errorf("%s: %d NVML children at a time", phase, n)
 		}
 	}

@@ -46,6 +46,8 @@ type host struct {
 
 	token string // the agent's
 	other *process
+
+	release func() // see holdInKernel
 }
 
 const (

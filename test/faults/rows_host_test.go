@@ -64,6 +64,17 @@ func hardwareRows() []row {
 			during: []step{{do: func(h *host) { h.unplug(2); time.Sleep(500 * time.Millisecond); h.plug(2) }, want: want{of: all}}},
 		},
 		{
+			area: area, name: "GPU that comes and goes", fault: "one of four GPUs vanishes from `/sys`, file by file, and comes back, two hundred times, at any time of a scan", gpus: 4,
+			during: []step{{do: func(h *host) {
+				for i := range 200 {
+					h.unplug(2)
+					time.Sleep(time.Duration(i%5) * time.Millisecond)
+					h.plug(2)
+					time.Sleep(time.Duration(i%20) * time.Millisecond)
+				}
+			}, want: want{of: all}}},
+		},
+		{
 			area: area, name: "GPU removed and back", fault: "one of four GPUs is removed, and put back", gpus: 4,
 			during: []step{{do: func(h *host) { h.unplug(3); h.says(gpus(oldGPU, 3)) }, want: three}},
 			after: []step{{do: func(h *host) { h.says(gpus(oldGPU, 4)); h.plug(3) }, want: want{of: all},

@@ -81,6 +81,27 @@ func libraryRows() []row {
 		broken("library crashes while it is loaded", "loading it crashes", "SIGABRT", "error", func(h *host, _ []byte) {
 			h.compile("#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }\n")
 		}),
+		broken("library writes everywhere", "loading it writes to every descriptor", "its answer: invalid character", "error", func(h *host, _ []byte) {
+			h.compile(writesEverywhere("!"))
+		}),
+		broken("library writes blanks everywhere", "loading it writes blanks to every descriptor, without end", "it wrote more than 4194304 bytes", "error", func(h *host, _ []byte) {
+			h.compile(writesEverywhere(" "))
+		}),
+		broken("library without end of memory", "loading it takes memory without end, at a limit of 64 MiB for agent and NVML process", "killed", "error", func(h *host, _ []byte) {
+			h.limitMemory(64 << 20)
+			h.compile("#include <stdlib.h>\n#include <string.h>\n__attribute__((constructor)) static void eat(void) { for (;;) { char *p = malloc(1 << 20); if (p) memset(p, 1, 1 << 20); } }\n")
+		}),
+		{
+			area: area, name: "library of an older driver", fault: "it is an older one, without the calls for MIG, architecture, fabric and peers",
+			during: []step{{do: func(h *host) {
+				old := standin.DriverRoot(h.T, "", "nvmlDeviceGetMigMode", "nvmlDeviceGetArchitecture", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetP2PStatus", "nvmlDeviceGetMemoryInfo_v2")
+				l, err := os.ReadFile(filepath.Join(old, "usr/lib64/libnvidia-ml.so.1"))
+				h.must(err)
+				h.must(os.Rename(h.library(), h.library()+".newer"))
+				h.replace(l)
+			}, want: but(all, "nvidia.com/mig.capable", "false", "mig.state", "", "mig.gpus", "", "mig.devices", "")}},
+			after: whole(func(h *host) { h.must(os.Rename(h.library()+".newer", h.library())) }),
+		},
 		{
 			area: area, name: "driver comes later", fault: "no driver at the start; later there is one",
 			setup: func(h *host) {
@@ -94,6 +115,11 @@ func libraryRows() []row {
 			}),
 		},
 	}
+}
+
+func writesEverywhere(text string) string {
+	return fmt.Sprintf("#include <string.h>\n#include <unistd.h>\n__attribute__((constructor)) static void flood(void) {\n"+
+		"static char b[65536]; memset(b, '%s', sizeof b); for (;;) for (int fd = 1; fd < 32; fd++) if (write(fd, b, sizeof b) < 0) continue; }\n", text)
 }
 
 // compile makes the library of C source.
@@ -268,6 +294,41 @@ func childRows() []row {
 				want: held("error"), through: []want{held("timeout")},
 			}},
 			after: whole(func(h *host) { h.says(gpus(oldGPU, 2)) }),
+		},
+		{
+			area: area, name: "held in the kernel", fault: "it waits inside the kernel, and SIGKILL does not end it; the agent is ended and started again while it does", gpus: 2, flags: short,
+			setup: needsFUSE,
+			during: []step{{
+				do: func(h *host) {
+					h.release = h.holdInKernel(filepath.Join(h.driver, "hung"))
+					h.must(os.Rename(h.library(), h.library()+".aside"))
+					h.must(os.Symlink("../../hung/library", h.library()))
+				},
+				says: "has still not ended: the driver holds it", want: held("timeout"),
+			}, {
+				do: func(h *host) {
+					before := h.unkillable()
+					h.awaitScans(5)
+					if after := h.unkillable(); before == 0 || after != before {
+						h.Errorf("%d threads that cannot be killed, and %d after five scans", before, after)
+					}
+				},
+				want: held("timeout"),
+			}, {
+				do: func(h *host) {
+					begin := time.Now()
+					h.must(h.agent.cmd.Process.Signal(syscall.SIGTERM))
+					if err := h.agent.cmd.Wait(); err != nil || time.Since(begin) > 5*time.Second {
+						h.Errorf("the agent took %v to end: %v", time.Since(begin), err)
+					}
+					h.start()
+				},
+				says: "has still not ended: the driver holds it", want: held("timeout"),
+			}},
+			after: whole(func(h *host) {
+				h.release()
+				h.must(os.Rename(h.library()+".aside", h.library()))
+			}),
 		},
 		{
 			area: area, name: "hang from the start", fault: "it hangs from the start, and later does not", gpus: 2, flags: short,

@@ -133,7 +133,7 @@ func TestSoak(t *testing.T) {
 	cancel()
 	<-ended
 	h.until("the last child ends", 5*time.Second, func() bool { return len(h.children()) == 0 })
-	if zombies := children("Z"); zombies > 0 {
+	if zombies := childrenOf(os.Getpid(), "Z"); zombies > 0 {
 		t.Errorf("%d processes were not reaped", zombies)
 	}
 }
@@ -206,17 +206,17 @@ func measure() usage {
 		}
 		least.goroutines = min(least.goroutines, runtime.NumGoroutine())
 		least.descriptors = min(least.descriptors, len(fds))
-		least.children = min(least.children, children(""))
+		least.children = min(least.children, childrenOf(os.Getpid(), ""))
 		least.heap = min(least.heap, m.HeapAlloc)
 		time.Sleep(25 * time.Millisecond)
 	}
 	return least
 }
 
-// children counts this process' children, those in a state alone if one is given.
-func children(state string) (n int) {
+// childrenOf counts a process' children, those in a state alone if one is given.
+func childrenOf(pid int, state string) (n int) {
 	all, _ := filepath.Glob("/proc/[0-9]*/stat")
-	self := strconv.Itoa(os.Getpid())
+	parent := strconv.Itoa(pid)
 	for _, path := range all {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -224,7 +224,7 @@ func children(state string) (n int) {
 		}
 		_, rest, _ := strings.Cut(string(text), ") ")
 		words := strings.Fields(rest)
-		if len(words) > 1 && words[1] == self && (state == "" || words[0] == state) {
+		if len(words) > 1 && words[1] == parent && (state == "" || words[0] == state) {
 			n++
 		}
 	}
