@@ -11,7 +11,7 @@ RELEASE ?=
 LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE))
 RECORDED = testdata/hosts/h200x1.txtar
 
-.PHONY: all build plugin run test lint unit e2e faults scale image fuzz bench generate clean
+.PHONY: all build plugin run test lint unit e2e faults scale image fuzz vuln bench generate clean
 
 all: build plugin
 
@@ -71,6 +71,17 @@ fuzz: ## every fuzz target for FUZZTIME
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
 		done; \
 	done
+
+# The Go vulnerability database is a Go module, too: no more network than for the
+# others, and a version of it can be named.
+VULNDB ?= latest
+vuln: ## known vulnerabilities in what the code calls; not a part of test, since it changes by itself
+	@set -e; \
+	folder=$$($(GO) mod download -json golang.org/x/vulndb@$(VULNDB) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
+	echo "$$folder"; \
+	rm -rf .cache/vulndb; \
+	$(GO) run golang.org/x/vulndb/cmd/indexdb@$(VULNDB) -vulns "$$folder/data/osv" -out .cache/vulndb; \
+	$(GO) tool -modfile=tools/go.mod govulncheck -db "file://$(CURDIR)/.cache/vulndb" ./...
 
 bench: ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...

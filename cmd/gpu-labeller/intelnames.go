@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -21,14 +20,9 @@ const maxIntelNames = 4 << 20
 //
 //	"e20b": {product: Arc_B580, family: B_Series}
 func readIntelNames(file string) (map[uint16]labels.IntelName, error) {
-	f, err := os.Open(file)
+	text, err := hostfs.Root("").ReadFile(file, maxIntelNames)
 	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxIntelNames))
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	names, err := parseIntelNames(text)
 	if err != nil {

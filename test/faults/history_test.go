@@ -254,7 +254,7 @@ func (n *nodes) follow(ctx context.Context, client *http.Client, url string) err
 	}
 }
 
-// get returns nothing for 404.
+// get returns nothing while there is no such resource, or it is being made.
 func get(ctx context.Context, client *http.Client, url string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -267,7 +267,7 @@ func get(ctx context.Context, client *http.Client, url string) (io.ReadCloser, e
 	switch resp.StatusCode {
 	case http.StatusOK:
 		return resp.Body, nil
-	case http.StatusNotFound:
+	case http.StatusNotFound, http.StatusTooManyRequests:
 		resp.Body.Close()
 		return nil, nil
 	}

@@ -198,14 +198,19 @@ func (h *host) args() []string {
 	if h.folder != "" {
 		return append(args, "--sink=feature-file", "--feature-file", h.folder+"/gpu-labeller")
 	}
-	switch {
-	case h.namespace != "":
-		args = append(args, "--sink=node-feature", "--namespace", h.namespace)
-	case !h.chooses:
-		args = append(args, "--sink=node")
+	sink := "node"
+	if h.namespace != "" {
+		sink = "node-feature"
+		args = append(args, "--namespace", h.namespace)
+	}
+	if !h.chooses {
+		args = append(args, "--sink", sink)
 	}
 	return append(args, "--node-name", h.name, "--kubeconfig", h.kubeconfig)
 }
+
+// uuid is that of a GPU or a fabric, which name pieces of hardware, or an object's.
+var uuid = regexp.MustCompile(`(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}`)
 
 func (h *host) run(args []string) *process {
 	h.Helper()
@@ -225,6 +230,15 @@ func (h *host) run(args []string) *process {
 			_ = p.cmd.Process.Signal(syscall.SIGCONT)
 			_ = p.cmd.Process.Kill()
 			_ = p.cmd.Wait()
+		}
+		log := p.String()
+		if found := uuid.FindString(log); found != "" {
+			h.Errorf("the log has a UUID, %s", found)
+		}
+		for _, secret := range []string{h.token, h.w.cluster.Config().BearerToken} {
+			if secret != "" && strings.Contains(log, secret) {
+				h.Error("the log has a token")
+			}
 		}
 		if h.Failed() {
 			h.Logf("the agent said\n%s", p)

@@ -84,8 +84,8 @@ func serverRows() []row {
 			}, want: want{of: other}}},
 		},
 		row{
-			area: area, name: "API: away at the start", fault: "503 from the start, without `--sink`, so that it must be asked which sink to take; and it works later",
-			chooses: true,
+			area: area, name: "API: away at the start", fault: "503 from the start, without `--sink`, so that it must be asked whether there is NFD; and it works later",
+			chooses: true, sink: "node-feature",
 			setup: func(h *host) {
 				h.viaProxy()
 				h.proxy.set(status(503, "ServiceUnavailable"))

@@ -41,7 +41,6 @@ func libraryRows() []row {
 					var err error
 					library, err = os.ReadFile(h.library())
 					h.must(err)
-					h.must(os.Remove(h.library()))
 					do(h, library)
 				},
 				says: says, want: held(state),
@@ -53,7 +52,7 @@ func libraryRows() []row {
 		}
 	}
 	return []row{
-		broken("library missing", "it is missing", "NVML's library was not found", "no-driver", func(*host, []byte) {}),
+		broken("library missing", "it is missing", "NVML's library was not found", "no-driver", func(h *host, _ []byte) { h.must(os.Remove(h.library())) }),
 		broken("library empty", "it is an empty file", "file too short", "no-driver", func(h *host, _ []byte) { h.replace(nil) }),
 		broken("library is text", "it is no library", "invalid ELF header", "no-driver", func(h *host, _ []byte) { h.replace(bytes.Repeat([]byte("404 page not found\n"), 100)) }),
 		broken("library of 32 bits", "it is one of 32 bits", "wrong ELF class", "no-driver", func(h *host, l []byte) {
@@ -67,8 +66,14 @@ func libraryRows() []row {
 			h.replace(l)
 		}),
 		broken("library cut", "half of it is there", "the NVML child process ended", "error", func(h *host, l []byte) { h.replace(l[:len(l)/2]) }),
-		broken("library a folder", "a folder has its name", "NVML's library was not found", "no-driver", func(h *host, _ []byte) { h.must(os.Mkdir(h.library(), 0o755)) }),
-		broken("library a pipe", "a named pipe has its name", "NVML's library was not found", "no-driver", func(h *host, _ []byte) { h.must(syscall.Mkfifo(h.library(), 0o644)) }),
+		broken("library a folder", "a folder has its name", "NVML's library was not found", "no-driver", func(h *host, _ []byte) {
+			h.must(os.Remove(h.library()))
+			h.must(os.Mkdir(h.library(), 0o755))
+		}),
+		broken("library a pipe", "a named pipe has its name", "NVML's library was not found", "no-driver", func(h *host, _ []byte) {
+			h.must(os.Remove(h.library()))
+			h.must(syscall.Mkfifo(h.library(), 0o644))
+		}),
 		broken("library without init", "it has no nvmlInit", "nvmlInit", "no-driver", func(h *host, _ []byte) {
 			without := standin.DriverRoot(h.T, "", "nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags")
 			l, err := os.ReadFile(filepath.Join(without, "usr/lib64/libnvidia-ml.so.1"))
@@ -127,10 +132,11 @@ func (h *host) compile(source string) {
 	h.Helper()
 	c := filepath.Join(h.driver, "library.c")
 	h.must(os.WriteFile(c, []byte(source), 0o644))
-	out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", h.library(), c).CombinedOutput()
+	out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", h.library()+".new", c).CombinedOutput()
 	if err != nil {
 		h.Fatalf("gcc: %v\n%s", err, out)
 	}
+	h.must(os.Rename(h.library()+".new", h.library()))
 }
 
 // initRows have nvmlInit return each error that nvml.h 13 has.
