@@ -29,7 +29,7 @@ run: build ## print this host's labels; without a GPU, a recorded host's
 	echo "$(RECORDED), a recorded host, gets:"; \
 	bin/gpu-labeller --print --host $(RECORDED)
 
-test: lint unit e2e ## all that CI runs
+test: lint unit e2e faults ## all that CI runs
 
 lint: ## gofmt, go vet, staticcheck, go mod tidy
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

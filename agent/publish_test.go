@@ -490,6 +490,7 @@ func TestResultOf(t *testing.T) {
 	for want, err := range map[string]error{
 		resultOK:        nil,
 		resultConflict:  fmt.Errorf("x: %w", &publish.ConflictError{}),
+		resultToken:     fmt.Errorf("x: %w", apierrors.NewUnauthorized("expired")),
 		resultRefused:   fmt.Errorf("x: %w", &publish.ConflictError{Refused: []publish.Refusal{{}}}),
 		resultForbidden: fmt.Errorf("x: %w", &publish.ForbiddenError{Err: errors.New("no")}),
 		resultNoNode:    fmt.Errorf("x: %w", publish.ErrNoNode),

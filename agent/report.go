@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -18,6 +20,7 @@ const (
 	resultConflict  = "conflict"
 	resultRefused   = "refused"
 	resultForbidden = "forbidden"
+	resultToken     = "unauthorized"
 	resultNoNode    = "no-node"
 	resultTwoAgents = "two-agents"
 	resultNoFolder  = "no-folder"
@@ -40,6 +43,8 @@ func resultOf(err error) string {
 		return resultConflict
 	case errors.As(err, &forbidden):
 		return resultForbidden
+	case apierrors.IsUnauthorized(err):
+		return resultToken
 	case errors.Is(err, publish.ErrNoNode):
 		return resultNoNode
 	case errors.Is(err, publish.ErrTwoAgents):

@@ -232,6 +232,9 @@ func (r *row) run(t *testing.T, w *world) {
 	if !r.chooses { // else it does not scan before it knows where to
 		h.until("the first scan", time.Minute, func() bool { return h.agent.scans() > 0 })
 	}
+	if r.before.of != none { // the answer to the write that was seen comes a little later
+		h.until("/readyz", time.Minute, func() bool { _, err := h.agent.get("/readyz"); return err == nil })
+	}
 	for _, phase := range []struct {
 		name  string
 		steps []step
