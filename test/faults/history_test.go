@@ -28,6 +28,7 @@ type history struct {
 	fields map[string]bool
 	time   string
 	reader func() labels.Set
+	brief  bool // keeps the newest set alone
 }
 
 func newHistory() *history { return &history{} }
@@ -36,8 +37,19 @@ func (h *history) add(set labels.Set) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if n := len(h.sets); n == 0 || !maps.Equal(h.sets[n-1], set) {
+		if h.brief {
+			h.sets = nil
+		}
 		h.sets = append(h.sets, set)
 	}
+}
+
+// keepNewest forgets all sets but the newest from now on, or an hour of them would
+// be taken for a leak.
+func (h *history) keepNewest() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.brief = true
 }
 
 func (h *history) newest() labels.Set {
