@@ -39,6 +39,12 @@ func oldHardware(h *host) {
 const migText = "mig gpu=0 gi=1 ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n" +
 	"mig gpu=0 gi=2 ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n"
 
+// An A100 and a T4.
+const (
+	a100      = "gpu bus=00000000:10:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=0\n"
+	twoModels = hardware + a100 + "gpu bus=00000000:18:00.0 dev=0x1eb810de name=Tesla~T4 mem=15360 cc=7.5\n"
+)
+
 func migGPU() string { return strings.Replace(gpus(oldGPU, 1), "mig=0", "mig=1", 1) + migText }
 
 // hardwareRows change what is on the bus.
@@ -79,6 +85,22 @@ func hardwareRows() []row {
 			during: []step{{do: func(h *host) { h.unplug(3); h.says(gpus(oldGPU, 3)) }, want: three}},
 			after: []step{{do: func(h *host) { h.says(gpus(oldGPU, 4)); h.plug(3) }, want: want{of: all},
 				through: []want{oneFailed, but(all, "count.pci", "3")}}},
+		},
+		{
+			area: area, name: "one of two models removed and back", fault: "of an A100 and a T4, the A100 is removed, and put back", gpus: 2,
+			setup: func(h *host) {
+				h.says(twoModels)
+				h.sets[all] = h.print()
+				h.says(strings.Replace(twoModels, a100, "", 1))
+				h.unplug(0)
+				h.sets[other] = h.print()
+				h.plug(0)
+				h.says(twoModels)
+			},
+			during: []step{{do: func(h *host) { h.says(strings.Replace(twoModels, a100, "", 1)); h.unplug(0) }, want: want{of: other}.called("all, of the T4 alone"),
+				through: []want{but(other, "count.pci", "2"), but(other, "count.pci", "2", "count.failed", "1", "state", "degraded")}}},
+			after: []step{{do: func(h *host) { h.says(twoModels); h.plug(0) }, want: want{of: all},
+				through: []want{but(all, "count.pci", "1"), but(other, "count.pci", "2"), but(other, "count.pci", "2", "count.failed", "1", "state", "degraded")}}},
 		},
 		{
 			area: area, name: "last GPU removed and back", fault: "the last GPU is removed, and put back",
