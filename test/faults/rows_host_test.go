@@ -221,7 +221,7 @@ func fileRows() []row {
 		},
 		{
 			name: "folder removed and remade", fault: "its folder is removed, and remade",
-			during: []step{{do: func(h *host) { h.must(os.RemoveAll(h.folder)) }, want: want{of: none}}},
+			during: []step{{do: func(h *host) { h.removeFolder() }, want: want{of: none}}},
 			after:  whole(func(h *host) { h.must(os.Mkdir(h.folder, 0o755)) }),
 		},
 		{
@@ -336,6 +336,13 @@ func fileRows() []row {
 		rows[i].area, rows[i].sink, rows[i].name = area, "feature-file", "file: "+rows[i].name
 	}
 	return rows
+}
+
+// removeFolder removes the folder of the feature file, into which the agent may be
+// writing.
+func (h *host) removeFolder() {
+	h.Helper()
+	h.until("no folder", time.Minute, func() bool { return os.RemoveAll(h.folder) == nil })
 }
 
 // needsMount skips a row where the test may not mount.

@@ -186,7 +186,7 @@ func soakFaults(h *host) []soakFault {
 		{"GPU gone for a moment", func() { h.unplug(0) }, func() { h.plug(0) }},
 		moved("no library", h.library()), moved("no sysfs", filepath.Join(h.root, "sys/bus")), moved("no procfs", filepath.Join(h.root, "proc")),
 		{"driver reloaded", func() { h.driverVersion("550.107.03") }, func() { h.driverVersion("550.107.02") }},
-		{"folder removed", func() { h.must(os.RemoveAll(h.folder)) }, func() { h.must(os.MkdirAll(h.folder, 0o755)) }},
+		{"folder removed", func() { h.removeFolder() }, func() { h.must(os.MkdirAll(h.folder, 0o755)) }},
 		{"file removed", func() { _ = os.Remove(h.file()) }, func() {}},
 		{"label removed", func() { h.label("somebody", map[string]any{"nvidia.com/gpu.product": nil}) }, func() {}},
 		{"label taken", func() { h.label("rival", map[string]any{"nvidia.com/gpu.product": "theirs"}) }, func() { h.label("rival", map[string]any{"nvidia.com/gpu.product": nil}) }},
