@@ -214,6 +214,8 @@ func queryRows() []row {
 		{"brand", "its brand (UNKNOWN)", "error nvmlDeviceGetBrand gpu=%d UNKNOWN", same},
 		{"architecture", "its architecture (UNKNOWN)", "error nvmlDeviceGetArchitecture gpu=%d UNKNOWN", same},
 		{"fabric", "its fabric (UNKNOWN)", "error nvmlDeviceGetGpuFabricInfo gpu=%d UNKNOWN\nerror nvmlDeviceGetGpuFabricInfoV gpu=%d UNKNOWN", same},
+		{"addressing mode", "its addressing mode (UNKNOWN)", "error nvmlDeviceGetAddressingMode gpu=%d UNKNOWN", same},
+		{"NVLink", "its NVLinks (UNKNOWN)", "error nvmlDeviceGetNvLinkState gpu=%d UNKNOWN", same},
 		{"peers", "its peers (UNKNOWN)", "error nvmlDeviceGetP2PStatus gpu=%d UNKNOWN", same},
 	} {
 		r := row{area: area, name: "query " + q.name, fault: q.fault, gpus: 4, after: whole(func(h *host) { h.says(gpus(oldGPU, 4)) })}
@@ -227,6 +229,30 @@ func queryRows() []row {
 				want = lastMemory
 			}
 			r.during = append(r.during, step{do: func(h *host) { h.says(gpus(oldGPU, 4) + line + "\n") }, want: want})
+		}
+		list = append(list, r)
+	}
+	// Two MIG devices on each GPU.
+	split := strings.ReplaceAll(gpus(oldGPU, 4), "mig=0", "mig=1")
+	for i := range 4 {
+		split += strings.ReplaceAll(migText, "gpu=0", fmt.Sprintf("gpu=%d", i))
+	}
+	for _, q := range []struct{ name, fault, function string }{
+		{"number of MIG devices", "how many MIG devices it may have (UNKNOWN)", "nvmlDeviceGetMaxMigDeviceCount"},
+		{"MIG device", "the handle of its MIG devices (UNKNOWN)", "nvmlDeviceGetMigDeviceHandleByIndex"},
+		{"GPU instance", "their GPU instances (UNKNOWN)", "nvmlDeviceGetGpuInstanceId"},
+		{"compute instance", "their compute instances (UNKNOWN)", "nvmlDeviceGetComputeInstanceId"},
+		{"MIG attributes", "their memory and engines (UNKNOWN)", "nvmlDeviceGetAttributes"},
+		{"GPU instance's profile", "the profile of their GPU instances (UNKNOWN)", "nvmlGpuInstanceGetInfo"},
+		{"profiles", "the profiles that it can have (UNKNOWN)", "nvmlDeviceGetGpuInstanceProfileInfo"},
+	} {
+		r := row{area: "Questions to NVML about two MIG devices, on each of four GPUs in turn", name: "query " + q.name, fault: q.fault, gpus: 4,
+			setup: func(h *host) { h.says(split); h.sets[all] = h.print() },
+			after: whole(func(h *host) { h.says(split) }),
+		}
+		for i := range 4 {
+			r.during = append(r.during, step{do: func(h *host) { h.says(split + fmt.Sprintf("error %s gpu=%d UNKNOWN\n", q.function, i)) },
+				want: but(all, "mig.state", "unknown", "mig.devices", "", "nvidia.com/mig-1g.5gb.count", "6")})
 		}
 		list = append(list, r)
 	}
