@@ -1,9 +1,10 @@
 // Package agent keeps the labels of a node true: it decides when to look, what
 // to hold and when to publish, and it is the only place with time and retries.
 //
-// A fingerprint of /sys and /proc is taken every few seconds. NVML is asked only
-// when it moved or the interval is over, so an idle node costs next to nothing
-// and a new driver or MIG layout shows within seconds. Nothing that fails ends
+// Files of /sys and /proc are looked at every few seconds, and a fingerprint is
+// taken of all that matters when they changed. NVML is asked only when that moved
+// or the interval is over, so an idle node costs next to nothing and a new driver
+// or MIG layout shows within seconds. Nothing that fails ends
 // the agent, and nothing is given up: what did not work is tried again, later
 // and later, for ever.
 //
@@ -31,7 +32,7 @@ import (
 
 // The defaults of Config.
 const (
-	DefaultInterval  = time.Minute
+	DefaultInterval  = 10 * time.Minute
 	DefaultPoll      = 2 * time.Second
 	DefaultScanLimit = 30 * time.Second
 )
@@ -47,16 +48,18 @@ type Config struct {
 	Sinks []publish.Sink
 
 	// Interval is the time between two scans of a host that does not change; a
-	// tenth more or less, so that nodes do not keep step.
+	// tenth more or less, so that nodes do not keep step. For ten minutes after the
+	// start, and after a change, it is a minute at most: not all that belongs to a
+	// change, such as a fabric's state, is seen in the kernel's files.
 	Interval time.Duration
-	// Poll is the time between two fingerprints.
+	// Poll is the time between two looks at whether the host changed.
 	Poll time.Duration
 	// ScanLimit is how long a scan may take: NVML's timeout and a little more.
 	// Only /healthz goes by it.
 	ScanLimit time.Duration
 	// Resync is how often a sink that cannot watch, or whose watch fails, is
 	// given labels that have not changed, so that it can see whether they are
-	// still there, and renew an expiry. Default ten intervals.
+	// still there, and renew an expiry. Default ten intervals, ten minutes at most.
 	Resync time.Duration
 
 	// Reload gives new options, when Agent.Reload is called or ConfigFile
@@ -66,13 +69,21 @@ type Config struct {
 	ConfigFile string
 
 	// ReadBack tells which labels of the set the Node does not have. It is asked
-	// when three intervals have passed since the labels were published; nil where
+	// when three intervals, or three minutes, have passed since the labels were
+	// published; nil where
 	// what is published is the Node's labels.
 	ReadBack func(context.Context, labels.Set) (missing []string, err error)
 	// Event is told what an operator should hear of; nil for no one. It is called
 	// by one goroutine, and may take its time.
 	Event func(reason, message string)
 
+	// Idle is called a while after each scan, when there is nothing to do until the
+	// host changes or the interval is over. It must not take long.
+	Idle func()
+
+	// Sentry has a thread of its own look every Poll, and a fingerprint taken when
+	// that sees a change, and every minute. Otherwise one is taken every Poll.
+	Sentry bool
 	// Uevents makes the kernel's announcements a reason for a fingerprint, where
 	// they can be received.
 	Uevents bool
@@ -99,11 +110,13 @@ type Agent struct {
 	publishers []*publisher
 
 	reloads chan struct{}
-	uevents chan struct{}
+	nudges  chan struct{} // reasons for a fingerprint
 	events  chan event
+	watched func() Watched // what the sentry is to look at; nil without one
+	sentry  *sentry
 
 	started moment // when Run was called
-	turned  moment // when a scan last ended
+	due     moment // when the next scan begins, or the one under way should have begun
 }
 
 type event struct{ reason, message string }
@@ -113,15 +126,20 @@ func New(config Config) *Agent {
 	setDefault(&config.Interval, DefaultInterval)
 	setDefault(&config.Poll, DefaultPoll)
 	setDefault(&config.ScanLimit, DefaultScanLimit)
-	setDefault(&config.Resync, 10*config.Interval)
+	setDefault(&config.Resync, min(10*config.Interval, 10*time.Minute))
 	if config.Logger == nil {
 		config.Logger = slog.Default()
 	}
 	if config.Scan == nil {
 		config.Scan = discover.Scan
 	}
+	var watched func() Watched
 	if config.Fingerprint == nil {
-		config.Fingerprint = NewFingerprinter(config.Host.Root).Take
+		f := NewFingerprinter(config.Host.Root)
+		config.Fingerprint = f.Take
+		if config.Sentry {
+			watched = f.Watched
+		}
 	}
 	if config.drift == nil {
 		config.drift = drift()
@@ -131,8 +149,9 @@ func New(config Config) *Agent {
 		log:     config.Logger,
 		metrics: newMetrics(config.Version),
 		reloads: make(chan struct{}, 1),
-		uevents: make(chan struct{}, 1),
+		nudges:  make(chan struct{}, 1),
 		events:  make(chan event, 16),
+		watched: watched,
 	}
 	for _, sink := range config.Sinks {
 		a.publishers = append(a.publishers, newPublisher(a, sink))
@@ -163,6 +182,9 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 	if a.config.Uevents {
 		go a.listen(ctx)
+	}
+	if a.watched != nil {
+		a.watch(ctx)
 	}
 	newLoop(ctx, a).run()
 

@@ -152,7 +152,7 @@ func TestNVMLHangs(t *testing.T) {
 		if !maps.Equal(held, good) {
 			b.Errorf("held labels differ:\n%v\n%v", held, good)
 		}
-		if wrong := a.unhealthy(time.Now()); wrong != "" {
+		if wrong := a.unhealthy(); wrong != "" {
 			b.Error(wrong)
 		}
 		// PCI labels go on.
@@ -160,7 +160,7 @@ func TestNVMLHangs(t *testing.T) {
 		b.after(5 * time.Second)
 		b.want(s.set(), "feature.node.kubernetes.io/pci-0300_1a03.present=true", a100Labels, stateKey+"=timeout")
 		b.after(2 * time.Hour)
-		if wrong := a.unhealthy(time.Now()); wrong != "" {
+		if wrong := a.unhealthy(); wrong != "" {
 			b.Error(wrong)
 		}
 		if b.most != 1 {
@@ -288,6 +288,46 @@ func TestRestartWithoutTheGPU(t *testing.T) {
 	})
 }
 
+// No GPU at all is to be seen twice, too, before what another process published
+// goes.
+func TestRestartWithoutAnyGPU(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &telling{sink{name: "s"}}
+		b.start(nil, s)
+		b.after(time.Minute)
+		b.stop()
+		before := s.set()
+
+		b.unplug("0000:1f:00.0")
+		b.good()
+		b.start(nil, s)
+		b.after(settleTime - 100*time.Millisecond)
+		if got := s.set(); !maps.Equal(got, before) {
+			b.Errorf("labels went at the first look: %v", got)
+		}
+		b.function("0000:1f:00.0", a100, "nvidia") // it was the bus that was late
+		b.good(gpu("0000:1f:00.0", "NVIDIA A100-SXM4-40GB"))
+		b.after(time.Minute)
+		if got := s.set(); !maps.Equal(got, before) {
+			b.Errorf("labels are %v, want %v", got, before)
+		}
+		for i, c := range s.all() {
+			if len(c.set) == 0 {
+				b.Errorf("call %d withdrew all labels", i)
+			}
+		}
+		b.stop()
+
+		b.unplug("0000:1f:00.0")
+		b.good()
+		b.start(nil, s)
+		b.after(5 * time.Second)
+		if got := s.set(); len(got) != 0 {
+			b.Errorf("labels of a GPU that is gone stay: %v", got)
+		}
+	})
+}
+
 // U44
 func TestGPURemovedAndBack(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
@@ -297,7 +337,7 @@ func TestGPURemovedAndBack(t *testing.T) {
 		s := &telling{sink{name: "s"}}
 		b.start(func(c *Config) { c.Interval = time.Hour }, s)
 		b.after(5*time.Minute + 500*time.Millisecond) // between two polls
-		model := extraPrefix + "model.nvidia-a100-sxm4-40gb.count"
+		model := labels.ExtraPrefix + "model.nvidia-a100-sxm4-40gb.count"
 		b.want(s.set(), model+"=1", countKey+"=2")
 		before := s.set()
 
@@ -384,7 +424,7 @@ func TestSysUnreadable(t *testing.T) {
 			}
 		}
 		b.wantLog(1, "is /sys mounted")
-		if wrong := a.unhealthy(time.Now()); wrong != "" {
+		if wrong := a.unhealthy(); wrong != "" {
 			b.Error(wrong)
 		}
 		b.check(os.Rename(b.path("away"), b.path("sys")))
@@ -493,7 +533,7 @@ func TestRepartition(t *testing.T) {
 		s := &telling{sink{name: "s"}}
 		b.start(func(c *Config) { c.Options.MIGStrategy = labels.MIGMixed }, s)
 		b.after(5 * time.Minute)
-		b.want(s.set(), extraPrefix+"mig.state=disabled", "!nvidia.com/mig-1g.5gb.count")
+		b.want(s.set(), labels.ExtraPrefix+"mig.state=disabled", "!nvidia.com/mig-1g.5gb.count")
 
 		var profiles []string
 		for i := range 7 {
@@ -503,12 +543,12 @@ func TestRepartition(t *testing.T) {
 			b.after(300 * time.Millisecond)
 		}
 		b.after(4 * time.Second)
-		b.want(s.set(), extraPrefix+"mig.state=enabled", "nvidia.com/mig-1g.5gb.count=7")
+		b.want(s.set(), labels.ExtraPrefix+"mig.state=enabled", "nvidia.com/mig-1g.5gb.count=7")
 
 		b.remove("proc/driver/nvidia/capabilities/gpu0/mig")
 		b.good(whole)
 		b.after(5 * time.Second)
-		b.want(s.set(), extraPrefix+"mig.state=disabled", "!nvidia.com/mig-1g.5gb.count")
+		b.want(s.set(), labels.ExtraPrefix+"mig.state=disabled", "!nvidia.com/mig-1g.5gb.count")
 	})
 }
 
@@ -634,22 +674,45 @@ func TestHealth(t *testing.T) {
 		s := &telling{sink{name: "s"}}
 		a := b.start(nil, s)
 		b.after(time.Hour)
-		if wrong := a.unhealthy(time.Now()); wrong != "" {
+		if wrong := a.unhealthy(); wrong != "" {
 			b.Error(wrong)
 		}
 		b.answers(func(context.Context) nvml.Answer { <-forever; return nvml.Answer{} })
-		b.after(3 * time.Minute)
-		if wrong := a.unhealthy(time.Now()); wrong != "" {
+		b.after(90 * time.Second)
+		if wrong := a.unhealthy(); wrong != "" {
 			b.Error(wrong)
 		}
-		b.after(5 * time.Minute)
-		if a.unhealthy(time.Now()) == "" {
+		b.after(2 * time.Minute)
+		if a.unhealthy() == "" {
 			b.Error("healthy, though no scan ends")
 		}
 		close(forever)
 		b.after(time.Second)
-		if wrong := a.unhealthy(time.Now()); wrong != "" {
+		if wrong := a.unhealthy(); wrong != "" {
 			b.Error(wrong)
+		}
+	})
+}
+
+// A host that changed a while ago is scanned less often.
+func TestIntervals(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		b.start(func(c *Config) { c.Interval, c.Poll = DefaultInterval, 10*time.Second }, &telling{sink{name: "s"}})
+		b.after(10 * time.Minute)
+		if n := b.asks(); n < 9 || n > 12 {
+			b.Errorf("NVML was asked %d times in the first ten minutes", n)
+		}
+		b.after(time.Hour)
+		before := b.asks()
+		b.after(5 * time.Hour)
+		if n := b.asks() - before; n < 27 || n > 34 {
+			b.Errorf("NVML was asked %d times in five hours", n)
+		}
+		before = b.asks()
+		b.mkdir("proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0")
+		b.after(5 * time.Minute)
+		if n := b.asks() - before; n < 5 || n > 7 {
+			b.Errorf("NVML was asked %d times in five minutes after a change", n)
 		}
 	})
 }
@@ -757,7 +820,7 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 
 func TestZeroConfig(t *testing.T) {
 	c := New(Config{}).config
-	if c.Interval != time.Minute || c.Poll != 2*time.Second || c.Resync != 10*time.Minute || c.Scan == nil || c.Fingerprint == nil || c.Logger == nil {
+	if c.Interval != 10*time.Minute || c.Poll != 2*time.Second || c.Resync != 10*time.Minute || c.Scan == nil || c.Fingerprint == nil || c.Logger == nil {
 		t.Errorf("defaults are %+v", reflect.ValueOf(c).Interface())
 	}
 }

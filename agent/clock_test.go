@@ -18,14 +18,14 @@ func TestClockJumps(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); a.Run(ctx) }()
-	for a.turned.get().IsZero() {
+	for a.unready() != "" {
 		time.Sleep(10 * time.Millisecond)
 	}
 	cancel()
 	<-done
 	p := a.publishers[0]
 	for name, at := range map[string]time.Time{
-		"the start": a.started.get(), "the last scan": a.turned.get(), "the next resync": p.resyncAt, "the next repair": p.repairAt, "the next touch": p.touchAt,
+		"the start": a.started.get(), "the next scan": a.due.get(), "the next resync": p.resyncAt, "the next repair": p.repairAt, "the next touch": p.touchAt,
 	} {
 		if !at.IsZero() && at == at.Round(0) {
 			t.Errorf("%s is %v: it goes by the time of day", name, at)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -57,7 +59,7 @@ type Fingerprinter struct {
 	seed      maphash.Seed
 	functions map[string]*function // by name
 	turn      uint64
-	dirents   [5][4096]byte // one for each depth at which a folder is listed
+	dirents   [4][4096]byte // one for each depth at which a folder is listed
 	text      [512]byte
 }
 
@@ -67,9 +69,10 @@ type function struct {
 	turn    uint64 // when it was last listed
 	watched bool
 	amd     bool
+	nvidia  bool
 	ids     string
 	// Paths below the folder of devices.
-	driver, compute, memory string
+	driver, compute, memory, power, config string
 }
 
 // NewFingerprinter makes one for the host below root; empty means "/".
@@ -146,6 +149,11 @@ func (f *Fingerprinter) identify(dir int, name string, inode uint64) *function {
 	if known.watched {
 		known.driver = name + "/driver"
 	}
+	if known.watched && vendor == "0x10de" {
+		known.nvidia = true
+		known.power = name + "/power/runtime_status"
+		known.config = name + "/config"
+	}
 	if known.watched && vendor == "0x1002" {
 		known.amd = true
 		known.compute = name + "/current_compute_partition"
@@ -177,6 +185,9 @@ func (f *Fingerprinter) watch(p *Fingerprint, dir int, name string, known *funct
 		driver := f.text[:n]
 		h.Write(driver[bytes.LastIndexByte(driver, '/')+1:])
 	}
+	if known.nvidia && f.lost(dir, known) {
+		h.WriteByte(1)
+	}
 	p.PCI += h.Sum64()
 	if known.amd {
 		h.Reset()
@@ -185,6 +196,58 @@ func (f *Fingerprinter) watch(p *Fingerprint, dir int, name string, known *funct
 		h.WriteByte(0)
 		h.Write(f.read(dir, known.memory))
 		p.Partition += h.Sum64()
+	}
+}
+
+// lost tells a function that has fallen off the bus: what is read of it is all
+// ones, since PCI has no other answer for want of one. One that sleeps is not
+// woken for the question.
+func (f *Fingerprinter) lost(dir int, known *function) bool {
+	if status := f.read(dir, known.power); bytes.HasPrefix(status, []byte("suspend")) {
+		return false
+	}
+	fd, err := unix.Openat(dir, known.config, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	n, err := unix.Read(fd, f.text[:4]) // vendor ID and device ID; sixteen times as many bytes take as long as that
+	return err == nil && n == 4 && binary.NativeEndian.Uint32(f.text[:]) == 0xffffffff
+}
+
+// Watched lists the files whose change would change the fingerprint taken last.
+func (f *Fingerprinter) Watched() Watched {
+	var w Watched
+	w.Often.file(f.root.Path("proc/driver/nvidia/version"))
+	f.watchMIG(&w.Often, capabilitiesPath, 0)
+	w.Seldom.folder(f.root.Path(devicesPath))
+	for _, name := range slices.Sorted(maps.Keys(f.functions)) {
+		known := f.functions[name]
+		if known.watched {
+			w.Seldom.link(f.root.Path(devicesPath, known.driver))
+		}
+		if known.amd {
+			w.Often.file(f.root.Path(devicesPath, known.compute))
+			w.Often.file(f.root.Path(devicesPath, known.memory))
+		}
+	}
+	w.Seldom.file(f.root.Path("sys/module/nvidia/initstate"))
+	w.Seldom.link(f.root.Path("dev/nvidiactl")) // is it there?
+	w.Seldom.folder(f.root.Path("proc/driver/nvidia/gpus"))
+	return w
+}
+
+// watchMIG adds the folders that mig reads.
+func (f *Fingerprinter) watchMIG(l *pathList, path string, depth int) {
+	l.folder(f.root.Path(path))
+	if depth+1 == len(migLevels) {
+		return
+	}
+	names, _ := f.root.ReadDir(path) // what is not there has no folders
+	for _, name := range names {
+		if strings.HasPrefix(name, migLevels[depth]) {
+			f.watchMIG(l, path+"/"+name, depth+1)
+		}
 	}
 }
 

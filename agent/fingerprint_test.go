@@ -71,6 +71,12 @@ func TestFingerprint(t *testing.T) {
 			m.write("sys/bus/pci/devices/0002:00:00.0/vendor", "0x10de\n")
 			m.write("sys/bus/pci/devices/0002:00:00.0/class", "0x030200\n")
 		}, "PCI"},
+		{"a GPU falls off the bus", func() { m.write("sys/bus/pci/devices/0000:46:00.0/config", strings.Repeat("\xff", 64)) }, "PCI"},
+		{"it sleeps, and is not read", func() { m.write("sys/bus/pci/devices/0000:46:00.0/power/runtime_status", "suspended\n") }, "PCI"},
+		{"it answers", func() {
+			m.write("sys/bus/pci/devices/0000:46:00.0/config", "\xde\x10\xb0\x20"+strings.Repeat("\xff", 60))
+		}, ""},
+		{"it wakes", func() { m.write("sys/bus/pci/devices/0000:46:00.0/power/runtime_status", "active\n") }, ""},
 		{"the module is unloaded", func() { m.remove("sys/module/nvidia"); m.remove("proc/driver/nvidia") }, "driver, MIG"},
 		{"it is being loaded", func() { m.write("sys/module/nvidia/initstate", "coming\n") }, "driver"},
 		{"it is loaded", func() { m.loadDriver("590.1.2") }, "driver"},

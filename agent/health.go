@@ -9,13 +9,12 @@ import (
 
 // Handler serves /healthz, /readyz and /metrics.
 //
-// /healthz fails when no scan has ended for three times as long as the longest
-// that all may be well: a driver that hangs is no reason, since NVML is not
-// waited for. /readyz fails until each sink has shown labels for which NVML was
+// /healthz fails when a scan should have ended long ago. A driver that hangs is no
+// reason, since NVML is not waited for. /readyz fails until each sink has shown labels for which NVML was
 // asked.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.unhealthy(time.Now())) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.unhealthy()) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.unready()) })
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -35,17 +34,13 @@ func answer(w http.ResponseWriter, wrong string) {
 }
 
 // unhealthy says what is wrong, if anything is.
-func (a *Agent) unhealthy(now time.Time) string {
-	since := a.turned.get()
-	if since.IsZero() {
-		since = a.started.get()
-	}
-	if since.IsZero() {
+func (a *Agent) unhealthy() string {
+	due := a.due.get()
+	if due.IsZero() {
 		return "" // not run yet
 	}
-	limit := 3 * (a.config.Interval + a.config.Interval/10 + a.config.ScanLimit)
-	if idle := now.Sub(since); idle > limit {
-		return fmt.Sprintf("no scan has ended for %v: reading /sys or /proc hangs; look in the kernel log", idle.Round(time.Second))
+	if late := time.Since(due); late > 3*a.config.ScanLimit {
+		return fmt.Sprintf("a scan was due %v ago and has not ended: reading /sys or /proc hangs; look in the kernel log", late.Round(time.Second))
 	}
 	return ""
 }

@@ -19,6 +19,7 @@ import (
 type hold struct {
 	last     *discover.Inventory // completed
 	asked    bool                // a full scan has ended
+	none     time.Time           // since when there is no GPU, where none was ever seen
 	answered bool                // NVML has said which GPUs there are, or that there is none
 	gone     map[pci.Address]time.Time
 	removed  map[pci.Address]time.Time // devices that two scans have seen gone
@@ -71,6 +72,8 @@ func (h *hold) merge(k look) merged {
 	slices.SortFunc(inv.Functions, func(a, b pci.Function) int { return a.Address.Compare(b.Address) })
 	slices.SortStableFunc(inv.GPUs, func(a, b discover.GPU) int { return a.Compare(&b) })
 
+	m.unsettled = h.doubt(k) || m.unsettled
+
 	if k.full {
 		h.asked = true
 		if !failing(k.inv.NVIDIA.State) && answered(k.answer) {
@@ -80,6 +83,22 @@ func (h *hold) merge(k look) merged {
 	}
 	h.last = &inv
 	return m
+}
+
+// doubt tells whether the first scan found no GPU: another process may have found
+// some a moment ago, and what is gone is to be seen gone twice.
+func (h *hold) doubt(k look) bool {
+	if len(k.inv.GPUs) > 0 {
+		h.none = time.Time{}
+		return false
+	}
+	if h.last == nil {
+		h.none = k.started
+	}
+	if !h.none.IsZero() && k.started.Sub(h.none) >= settleTime {
+		h.none = time.Time{}
+	}
+	return !h.none.IsZero()
 }
 
 // dropRemoved takes out what a scan saw that was not the last to look: while it
@@ -215,13 +234,14 @@ func (h *hold) keepAnswers(inv, last *discover.Inventory, asked bool) (held bool
 }
 
 // blind describes an inventory for which NVML has not answered since the agent
-// started, so that what an earlier process published may be more than we know.
-// It is nil when it has.
+// started, or which has no GPU and is the first, so that what an earlier process
+// published may be more than we know. It is nil when we know.
 func (h *hold) blind(inv *discover.Inventory, answer *nvml.Answer, opts labels.Options) *blind {
-	if h.answered {
+	doubt := !h.none.IsZero()
+	if h.answered && !doubt {
 		return nil
 	}
-	b := &blind{extra: !opts.OmitExtra, state: inv.NVIDIA.State}
+	b := &blind{extra: !opts.OmitExtra, state: inv.NVIDIA.State, doubt: doubt}
 	for i := range inv.GPUs {
 		g := &inv.GPUs[i]
 		b.waiting = b.waiting || g.Vendor == discover.NVIDIA && g.Condition == discover.Failed
@@ -239,23 +259,26 @@ type blind struct {
 	onBus   bool // there is an NVIDIA GPU on the bus
 	state   discover.State
 	extra   bool // our own labels are wanted
+	doubt   bool // no GPU was seen, and not for long
 }
 
 // The prefixes and keys that decide what is held.
 const (
 	nvidiaPrefix = "nvidia.com/"
-	extraPrefix  = "gpu.feature.node.kubernetes.io/"
-	stateKey     = extraPrefix + "state"
-	countKey     = extraPrefix + "count"
-	onBusKey     = extraPrefix + "count.pci"
-	failedKey    = extraPrefix + "count.failed"
-	guestsKey    = extraPrefix + "count.passthrough"
+	stateKey     = labels.ExtraPrefix + "state"
+	countKey     = labels.ExtraPrefix + "count"
+	onBusKey     = labels.ExtraPrefix + "count.pci"
+	failedKey    = labels.ExtraPrefix + "count.failed"
+	guestsKey    = labels.ExtraPrefix + "count.passthrough"
 )
 
 // over completes set, for which NVML did not answer, by those labels of
 // published that only NVML can tell, if the hardware is the same as far as the
 // labels say.
 func (b *blind) over(published, set labels.Set) labels.Set {
+	if b != nil && b.doubt {
+		return published
+	}
 	if b == nil || !hasPrefix(published, nvidiaPrefix) {
 		return set
 	}
@@ -272,7 +295,7 @@ func (b *blind) over(published, set labels.Set) labels.Set {
 		case strings.HasPrefix(key, nvidiaPrefix):
 			held[key] = value
 		case key == stateKey, key == onBusKey, key == guestsKey:
-		case b.extra && strings.HasPrefix(key, extraPrefix):
+		case b.extra && strings.HasPrefix(key, labels.ExtraPrefix):
 			held[key] = value
 		}
 	}

@@ -20,8 +20,13 @@ const (
 	// minute, is scanned every restlessTime at most.
 	restless     = 30
 	restlessTime = 5 * time.Second
+	// idleTime is how long after a scan what follows from it is done.
+	idleTime = 3 * time.Second
 	// ueventTime is how long a uevent waits for others.
 	ueventTime = 200 * time.Millisecond
+	// youth is how long after a change a host is scanned every youngInterval.
+	youth         = 10 * time.Minute
+	youngInterval = time.Minute
 	// pollLimit is how long a fingerprint may take before it is a problem.
 	pollLimit = 30 * time.Second
 )
@@ -37,12 +42,14 @@ type loop struct {
 	file     configFile
 	offered  offer
 
+	began      time.Time
 	scanAlarm  *alarm
 	cause      string // of the scan that scanAlarm starts
 	scanning   bool
 	scanStart  time.Time
 	again      bool // the host changed while it was scanned
 	retries    backoff
+	idleAlarm  *alarm
 	looks      chan look
 	quick      bool // a quick scan is under way
 	quickAgain bool
@@ -87,9 +94,11 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 		Agent:      a,
 		ctx:        ctx,
 		opts:       a.config.Options,
+		began:      time.Now(),
 		file:       configFile{path: a.config.ConfigFile},
 		scanAlarm:  newAlarm(),
 		quickAlarm: newAlarm(),
+		idleAlarm:  newAlarm(),
 		pollAlarm:  newAlarm(),
 		looks:      make(chan look),
 		polls:      make(chan polled),
@@ -113,7 +122,7 @@ func (l *loop) run() {
 			l.startPoll()
 		case p := <-l.polls:
 			l.polled(p)
-		case <-l.uevents:
+		case <-l.nudges:
 			l.pollAlarm.sooner(ueventTime)
 		case <-l.scanAlarm.C:
 			l.startScan()
@@ -121,6 +130,11 @@ func (l *loop) run() {
 			l.startQuick()
 		case k := <-l.looks:
 			l.looked(k)
+			if l.config.Idle != nil {
+				l.idleAlarm.set(idleTime)
+			}
+		case <-l.idleAlarm.C:
+			l.config.Idle()
 		case <-l.reloads:
 			l.reload()
 		case <-l.readBack.alarm.C:
@@ -137,9 +151,17 @@ func (l *loop) startPoll() {
 		return
 	}
 	l.polling, l.pollStart = true, time.Now()
+	last, known := l.print, l.printed
 	go func() {
 		var p polled
 		p.print, p.err = l.config.Fingerprint()
+		if l.sentry != nil && p.err == nil && !(known && p.print == last) {
+			w := l.watched()
+			if l.file.path != "" {
+				w.Seldom.file(l.file.path)
+			}
+			l.sentry.watch(w)
+		}
 		p.config = l.file.read()
 		deliver(l.ctx, l.polls, p)
 	}()
@@ -165,6 +187,9 @@ func (l *loop) polled(p polled) {
 		l.scanIn(0, "start")
 	}
 	next := l.config.Poll
+	if l.sentry != nil {
+		next = max(next, sentryFingerprint)
+	}
 	if !l.lastChange.IsZero() && time.Since(l.lastChange) < 5*time.Second {
 		next = min(next, settleTime) // more may follow
 	}
@@ -199,6 +224,7 @@ func (l *loop) scanSoon(cause string) {
 func (l *loop) scanIn(d time.Duration, cause string) {
 	l.cause = cause
 	l.scanAlarm.set(d)
+	l.due.set(l.scanAlarm.at)
 }
 
 func (l *loop) startScan() {
@@ -254,7 +280,6 @@ func (l *loop) looked(k look) {
 		return
 	}
 	l.scanning = false
-	l.turned.set(time.Now())
 	l.metrics.scanned(k)
 	if l.jumped() {
 		for _, p := range l.publishers {
@@ -322,16 +347,24 @@ func (l *loop) scanAfter(unsettled, failed bool) {
 	case unsettled:
 		l.scanIn(l.config.Poll, "removal")
 	case failed:
-		// Later and later, but no later than if all were well; and soon for a
-		// while after a change, such as a module for which a library will come.
-		last := l.config.Interval
+		// Later and later; and soon for a while after a change, such as a module
+		// for which a library will come.
+		last := min(l.config.Interval, youngInterval)
 		if !l.lastChange.IsZero() && time.Since(l.lastChange) < time.Minute {
 			last = min(last, restlessTime)
 		}
 		l.scanIn(l.retries.next(l.config.Poll, last), "retry")
 	default:
-		l.scanIn(jitter(l.config.Interval), "interval")
+		l.scanIn(jitter(l.interval()), "interval")
 	}
+}
+
+// interval is the time to the next scan of a host with which all is well.
+func (l *loop) interval() time.Duration {
+	if time.Since(l.began) < youth || !l.lastChange.IsZero() && time.Since(l.lastChange) < youth {
+		return min(l.config.Interval, youngInterval)
+	}
+	return l.config.Interval
 }
 
 // ownProblems are those of the fingerprint.

@@ -349,9 +349,10 @@ func virtual(t *testing.T, m func(testing.TB) *machine, f func(*bench)) {
 func (b *bench) start(change func(*Config), sinks ...publish.Sink) *Agent {
 	b.Helper()
 	config := Config{
-		Host:   b.host(),
-		Sinks:  sinks,
-		Logger: slog.New(slog.NewTextHandler(b.logs, nil)),
+		Host:     b.host(),
+		Sinks:    sinks,
+		Interval: time.Minute,
+		Logger:   slog.New(slog.NewTextHandler(b.logs, nil)),
 	}
 	if change != nil {
 		change(&config)

@@ -30,12 +30,12 @@ func newReadBack() readBack {
 	return readBack{alarm: newAlarm(), results: make(chan missing)}
 }
 
-// readBackIntervals is how many intervals others have to label the Node.
-const readBackIntervals = 3
+// readBackAfter is how long others have to label the Node.
+func (c Config) readBackAfter() time.Duration { return min(3*c.Interval, 3*time.Minute) }
 
 func (r *readBack) restart(c Config) {
 	if c.ReadBack != nil {
-		r.alarm.set(readBackIntervals * c.Interval)
+		r.alarm.set(c.readBackAfter())
 	}
 }
 
@@ -45,7 +45,7 @@ func (l *loop) startReadBack() {
 	}
 	set, whole := l.shown()
 	if !whole || len(set) == 0 {
-		l.readBack.alarm.set(l.config.Interval) // nothing to look for yet
+		l.readBack.alarm.set(l.config.readBackAfter()) // nothing to look for yet
 		return
 	}
 	l.readBack.running = true
@@ -90,7 +90,7 @@ func (l *loop) haveReadBack(m missing) {
 		}
 		if !l.readBack.warned {
 			l.readBack.warned = true
-			text := m.text(readBackIntervals * l.config.Interval)
+			text := m.text(l.config.readBackAfter())
 			l.log.Warn(text, "missing", m.keys)
 			l.event("LabelsMissing", text)
 		}

@@ -38,11 +38,11 @@ func (a *Agent) hear(ctx context.Context) error {
 		n, err := socket.Read(buf)
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // some were lost
-			signal(a.uevents)
+			signal(a.nudges)
 		case err != nil:
 			return err
 		case relevant(buf[:n]):
-			signal(a.uevents)
+			signal(a.nudges)
 		}
 	}
 }

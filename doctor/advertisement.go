@@ -13,19 +13,14 @@ import (
 // advertisementStep compares what the kubelet advertises with the GPUs that are
 // there.
 func advertisementStep(h *host, k *state, opts labels.Options, no string) Step {
-	switch {
-	case no != "":
-		return skippedStep(no)
-	case k.node == nil:
-		return skippedStep("the Node cannot be read")
-	case h.scanErr != nil:
-		return skippedStep("the host's GPUs cannot be told")
+	if why := incomparable(h, k, no); why != "" {
+		return skippedStep(why)
 	}
 	opts, _ = likeTheNode(opts, k.node.Metadata.Labels)
 	var s Step
 	for i := range advertisers {
 		v := &advertisers[i]
-		dra := k.draDevices(v.dra) > 0
+		dra := len(k.draDevices(v.dra)) > 0
 		for _, want := range v.expected(h, k, opts) {
 			if c := want.check(k, dra); c.Name != "" {
 				s.Checks = append(s.Checks, c)

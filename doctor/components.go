@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/dra"
 )
 
 // componentsStep looks for what brings GPUs into a cluster. Of the many ways to
@@ -101,7 +102,7 @@ func (h *host) checkCDI() Check {
 		}
 		c.Evidence = append(c.Evidence, text)
 		devices += len(s.devices)
-		if len(s.drivers) > 0 && driver != "" && !slices.ContainsFunc(s.drivers, func(v string) bool { return SameVersion(v, driver) }) {
+		if len(s.drivers) > 0 && driver != "" && !slices.ContainsFunc(s.drivers, func(v string) bool { return dra.SameVersion(v, driver) }) {
 			stale = append(stale, s.path)
 		}
 	}
@@ -133,7 +134,7 @@ func (k *state) advertised(vendor discover.Vendor) bool {
 				return true
 			}
 		}
-		return k.draDevices(v.dra) > 0
+		return len(k.draDevices(v.dra)) > 0
 	}
 	return false
 }

@@ -14,13 +14,8 @@ import (
 // discoveryStep compares the Node's labels with those that it should have, and
 // looks for who should have written them.
 func discoveryStep(h *host, k *state, opts labels.Options, no string) Step {
-	switch {
-	case no != "":
-		return skippedStep(no)
-	case k.node == nil:
-		return skippedStep("the Node cannot be read")
-	case h.scanErr != nil:
-		return skippedStep("the host's GPUs cannot be told")
+	if why := incomparable(h, k, no); why != "" {
+		return skippedStep(why)
 	}
 	d := compare(h, k, opts)
 	agent := checkAgent(k, d)
@@ -42,7 +37,7 @@ type difference struct {
 }
 
 // optional are families of labels that the agent may be told to leave out.
-var optional = []string{"feature.node.kubernetes.io/pci-", "gpu.feature.node.kubernetes.io/", "beta.amd.com/"}
+var optional = []string{"feature.node.kubernetes.io/pci-", labels.ExtraPrefix, "beta.amd.com/"}
 
 // privileged begin the keys of labels that take rights to compute, which the
 // agent and this process may not share.
@@ -65,7 +60,7 @@ func compare(h *host, k *state, opts labels.Options) *difference {
 	for _, r := range rejected {
 		d.notes = append(d.notes, r.String())
 	}
-	managers := labelManagers(k.node.Metadata.ManagedFields)
+	managers := publish.LabelManagers(k.node.Metadata.ManagedFields)
 	any := false
 	seen := map[string]bool{}
 	for key := range want {

@@ -10,6 +10,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -136,6 +137,20 @@ func (c *Config) noCluster(k *state) string {
 	return ""
 }
 
+// incomparable says why the host and its Node cannot be compared, empty if they
+// can.
+func incomparable(h *host, k *state, no string) string {
+	switch {
+	case no != "":
+		return no
+	case k.node == nil:
+		return "the Node cannot be read"
+	case h.scanErr != nil:
+		return "the host's GPUs cannot be told"
+	}
+	return ""
+}
+
 // add takes the next step in, and takes the blame off it when one before is
 // broken.
 func (r *Report) add(s Step) {
@@ -185,6 +200,8 @@ func are(n int) string {
 	}
 	return "are"
 }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // listed joins at most max of the words, and counts the rest.
 func listed(words []string, max int) string {

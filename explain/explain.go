@@ -188,7 +188,7 @@ func (r *Result) decide(p *problem) {
 func nearest(nodes []Node) string {
 	best, fewest := "", len(Checks)+1
 	for _, n := range nodes {
-		failed := n.failed()
+		failed := len(n.Failed())
 		if failed == 0 {
 			return ""
 		}
@@ -199,14 +199,9 @@ func nearest(nodes []Node) string {
 	return best
 }
 
-func (n *Node) failed() int {
-	failed := 0
-	for _, a := range n.Checks {
-		if a == No {
-			failed++
-		}
-	}
-	return failed
+// Failed are the checks that do not hold, in the scheduler's order.
+func (n *Node) Failed() []Check {
+	return slices.DeleteFunc(slices.Clone(Checks), func(c Check) bool { return n.Checks[c] != No })
 }
 
 // count writes a number of things.

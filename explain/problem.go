@@ -92,7 +92,7 @@ func (p *problem) node(ctx context.Context, node *corev1.Node) (Node, error) {
 			n.Fits = Unclear
 		}
 	}
-	if p.broken != nil && n.failed() == 1 {
+	if p.broken != nil && len(n.Failed()) == 1 {
 		// The scheduler comes as far as the claims, and gives up the pod.
 		if len(p.podMisses) == 0 {
 			p.podMessage = `running "DynamicResources" filter plugin: ` + p.broken.Error()

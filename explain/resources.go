@@ -139,7 +139,7 @@ func (s shortage) hint() string {
 	if q, ok := s.node.Status.Capacity[s.resource]; ok && q.Value() > 0 {
 		return fmt.Sprintf("it has %s, and the device plugin reports none of them healthy", q.String())
 	}
-	for _, key := range []string{"gpu.feature.node.kubernetes.io/vendor." + string(vendor) + ".count", string(vendor) + ".com/gpu.count"} {
+	for _, key := range []string{fleet.OwnPrefix + "vendor." + string(vendor) + ".count", string(vendor) + ".com/gpu.count"} {
 		if n := s.node.Labels[key]; n != "" {
 			return fmt.Sprintf("by its label %s it has %s: does the device plugin run there?", key, n)
 		}
@@ -164,7 +164,7 @@ func gpuResources(node *corev1.Node, vendor fleet.Vendor) []string {
 func (p *problem) resourceMisses(nodes []Node) []Miss {
 	failed := make(map[string]int, len(nodes))
 	for _, n := range nodes {
-		failed[n.Name] = n.failed()
+		failed[n.Name] = len(n.Failed())
 	}
 	short := make(map[corev1.ResourceName][]shortage)
 	for _, node := range p.nodes {

@@ -33,12 +33,12 @@ func (c *Cluster) Suggest(ctx context.Context, node *corev1.Node, vendor Vendor,
 	g := describe(node, vendor)
 	s := Suggestion{Node: node.Name, Product: g.Product, AlsoOn: []string{}, Resources: []string{}}
 	for _, key := range []string{nvidiaPrefix + "gpu.product", amdPrefix + "gpu.product-name", intelPrefix + "product"} {
-		if l[key] != "" && KeyVendor(key) == vendor {
+		if l[key] != "" && keyVendor(key) == vendor {
 			s.Selector = map[string]string{key: l[key]}
 		}
 	}
 	if s.Selector == nil {
-		if key := ownPrefix + "vendor." + string(vendor) + ".count"; l[key] != "" {
+		if key := OwnPrefix + "vendor." + string(vendor) + ".count"; l[key] != "" {
 			s.Affinity = &corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpExists}}}
 		}
 	}
@@ -72,8 +72,8 @@ func (c *Cluster) Suggest(ctx context.Context, node *corev1.Node, vendor Vendor,
 	return s, c.suggestClaim(ctx, &s, node, vendor, n)
 }
 
-// KeyVendor tells whose GPUs a label is of.
-func KeyVendor(key string) Vendor {
+// keyVendor tells whose GPUs a label is of.
+func keyVendor(key string) Vendor {
 	for prefix, vendor := range map[string]Vendor{nvidiaPrefix: NVIDIA, amdPrefix: AMD, intelPrefix: Intel} {
 		if strings.HasPrefix(key, prefix) {
 			return vendor
@@ -85,7 +85,7 @@ func KeyVendor(key string) Vendor {
 // atLeast asks for as much memory and the same family, whatever the product.
 func atLeast(l map[string]string, vendor Vendor) []corev1.NodeSelectorRequirement {
 	var all []corev1.NodeSelectorRequirement
-	memory, family := ownPrefix+"memory.min", ""
+	memory, family := OwnPrefix+"memory.min", ""
 	switch vendor {
 	case NVIDIA:
 		family = nvidiaPrefix + "gpu.family"
@@ -126,7 +126,7 @@ func (c *Cluster) suggestClaim(ctx context.Context, s *Suggestion, node *corev1.
 	if err != nil {
 		return err
 	}
-	devices := slices.DeleteFunc(all, func(d Device) bool { return DriverVendor(d.Driver) != vendor })
+	devices := slices.DeleteFunc(all, func(d Device) bool { return driverVendor(d.Driver) != vendor })
 	if len(devices) == 0 {
 		s.ClaimNote = "no DRA driver offers GPUs of this node"
 		return nil
@@ -139,7 +139,7 @@ func (c *Cluster) suggestClaim(ctx context.Context, s *Suggestion, node *corev1.
 		}
 	}
 	i := slices.IndexFunc(c.Classes, func(class *resourcev1.DeviceClass) bool {
-		return len(class.Spec.Selectors) > 0 && d.MatchesAll(ctx, class.Spec.Selectors)
+		return len(class.Spec.Selectors) > 0 && d.matchesAll(ctx, class.Spec.Selectors)
 	})
 	if i < 0 {
 		s.ClaimNote = fmt.Sprintf("no DeviceClass selects device %s of %s", d.Name, d.Driver)

@@ -158,7 +158,7 @@ func TestGPUThatDoesNotWorkOnlyCounts(t *testing.T) {
 		got, _ := Compute(&more, opts)
 		for _, set := range []Set{got, want} {
 			for _, key := range []string{"state", "count.pci", "count.failed", "count.passthrough"} {
-				delete(set, extraPrefix+key)
+				delete(set, ExtraPrefix+key)
 			}
 		}
 		if !maps.Equal(got, want) {
@@ -181,7 +181,7 @@ func TestNoLabelWithoutItsSource(t *testing.T) {
 					g.NVML, g.Condition, g.Product, g.MemoryBytes, g.Unified = nil, discover.Failed, "", 0, false
 				}
 			}
-		}, []string{"nvidia.com/cuda.", "nvidia.com/gpu.", "nvidia.com/mig", "nvidia.com/mps", extraPrefix + "mig.", extraPrefix + "nvlink", extraPrefix + "vendor.nvidia"}},
+		}, []string{"nvidia.com/cuda.", "nvidia.com/gpu.", "nvidia.com/mig", "nvidia.com/mps", ExtraPrefix + "mig.", ExtraPrefix + "nvlink", ExtraPrefix + "vendor.nvidia"}},
 		{"the driver's version", func(inv *discover.Inventory) { inv.NVIDIA.DriverVersion = "" }, []string{"nvidia.com/cuda.driver"}},
 		{"CUDA's version", func(inv *discover.Inventory) { inv.NVIDIA.CUDADriverVersion = 0 }, []string{"nvidia.com/cuda.runtime"}},
 		{"the bus", func(inv *discover.Inventory) { inv.Functions = nil }, []string{nfdPrefix + "pci-", "nvidia.com/vgpu.host"}},
@@ -200,7 +200,7 @@ func TestNoLabelWithoutItsSource(t *testing.T) {
 			if g.NVML != nil {
 				g.NVML.NVLink = nil
 			}
-		}), []string{extraPrefix + "nvlink"}},
+		}), []string{ExtraPrefix + "nvlink"}},
 		{"NVML's names", each(func(g *discover.GPU) {
 			if g.NVML != nil {
 				g.NVML.Name, g.Product = "", ""
@@ -221,19 +221,19 @@ func TestNoLabelWithoutItsSource(t *testing.T) {
 			if g.NVML != nil {
 				g.NVML.MIG, g.NVML.Errors = nil, nvml.Errors{"mig": nvml.Unknown}
 			}
-		}), []string{extraPrefix + "mig.", "nvidia.com/mig-"}},
+		}), []string{ExtraPrefix + "mig.", "nvidia.com/mig-"}},
 		{"NVML's fabric", each(func(g *discover.GPU) {
 			if g.NVML != nil {
 				g.NVML.Fabric = nil
 			}
 		}), []string{"nvidia.com/gpu.clique"}},
-		{"every memory size", each(func(g *discover.GPU) { g.MemoryBytes, g.Unified = 0, false }), []string{extraPrefix + "memory."}},
-		{"every product", each(func(g *discover.GPU) { g.Product = "" }), []string{extraPrefix + "model.", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name"}},
+		{"every memory size", each(func(g *discover.GPU) { g.MemoryBytes, g.Unified = 0, false }), []string{ExtraPrefix + "memory."}},
+		{"every product", each(func(g *discover.GPU) { g.Product = "" }), []string{ExtraPrefix + "model.", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name"}},
 		{"amdgpu", each(func(g *discover.GPU) {
 			if g.AMD != nil {
 				g.Condition = discover.NoDriver
 			}
-		}), []string{"amd.com/", "beta.amd.com/", extraPrefix + "vendor.amd"}},
+		}), []string{"amd.com/", "beta.amd.com/", ExtraPrefix + "vendor.amd"}},
 		{"KFD's topology", each(func(g *discover.GPU) {
 			if g.AMD != nil {
 				g.AMD.Partitions = nil
@@ -253,7 +253,7 @@ func TestNoLabelWithoutItsSource(t *testing.T) {
 			if g.Intel != nil {
 				g.Condition = discover.NoDriver
 			}
-		}), []string{"gpu.intel.com/", "intel.feature.node.kubernetes.io/", extraPrefix + "vendor.intel"}},
+		}), []string{"gpu.intel.com/", "intel.feature.node.kubernetes.io/", ExtraPrefix + "vendor.intel"}},
 		{"Intel's tiles", each(func(g *discover.GPU) {
 			if g.Intel != nil {
 				g.Intel.Tiles = 0

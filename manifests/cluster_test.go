@@ -32,11 +32,7 @@ handler: nvidia
 func TestCluster(t *testing.T) {
 	c := cluster.Start(t)
 	c.Apply(runtimeClass)
-	crd, err := os.ReadFile("../testdata/cluster/nodefeature-crd.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Apply(string(crd))
+	c.ApplyNodeFeatures()
 	c.Kubectl("create", "namespace", "gpu-operator")
 	c.Kubectl("create", "namespace", "gpu-labeller")
 	for _, name := range []string{"node-a", "node-b"} {

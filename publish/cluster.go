@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -112,7 +113,7 @@ func (c *Client) Event(ctx context.Context, node, reason, message string) error 
 		// kubectl describe look for it.
 		"involvedObject": map[string]any{"kind": "Node", "name": node, "uid": node, "apiVersion": "v1"},
 		"reason":         reason,
-		"message":        message[:min(len(message), 1024)],
+		"message":        strings.ToValidUTF8(message[:min(len(message), 1024)], ""),
 		"type":           "Warning",
 		"source":         map[string]any{"component": FieldManager, "host": node},
 		"firstTimestamp": metav1.NewTime(now),

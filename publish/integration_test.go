@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -22,41 +21,10 @@ import (
 // with the rights that their documentation names and no more.
 func TestCluster(t *testing.T) {
 	c := cluster.Start(t)
-	c.Apply(`
-apiVersion: v1
-kind: Namespace
-metadata: {name: gpu-labeller}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: agent, namespace: gpu-labeller}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: agent}
-rules:
-- {apiGroups: [""], resources: [nodes], verbs: [get, patch, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: agent}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: agent}
-subjects: [{kind: ServiceAccount, name: agent, namespace: gpu-labeller}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: agent, namespace: gpu-labeller}
-rules:
-- {apiGroups: [nfd.k8s-sigs.io], resources: [nodefeatures], verbs: [get, create, update]}
-- {apiGroups: [""], resources: [pods], verbs: [get]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: agent, namespace: gpu-labeller}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: agent}
-subjects: [{kind: ServiceAccount, name: agent, namespace: gpu-labeller}]
-`)
-	agent, err := NewClient(c.ConfigWithToken(c.ServiceAccountToken("gpu-labeller", "agent", "")))
+	token := c.ServiceAccount("gpu-labeller", "agent",
+		`{apiGroups: [""], resources: [nodes], verbs: [get, patch, watch]}`,
+		`{apiGroups: [nfd.k8s-sigs.io], resources: [nodefeatures], verbs: [get, create, update]}, {apiGroups: [""], resources: [pods], verbs: [get]}`)
+	agent, err := NewClient(c.ConfigWithToken(token))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -505,10 +473,7 @@ func testNodeFeature(t *testing.T, b *bench) {
 	}
 	t.Log(err)
 
-	crd, err := os.ReadFile("../testdata/cluster/nodefeature-crd.yaml")
-	check(t, err)
-	b.Apply(string(crd))
-	b.Kubectl("wait", "crd/nodefeatures.nfd.k8s-sigs.io", "--for=condition=Established", "--timeout=30s")
+	b.ApplyNodeFeatures()
 	for begin := time.Now(); err != nil && time.Since(begin) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
 		err = n.Publish(t.Context(), nil)
 	}

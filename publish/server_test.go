@@ -447,3 +447,16 @@ func TestDaemonSets(t *testing.T) {
 		t.Errorf("owners are %v", got)
 	}
 }
+
+// TestEventLength: a message is cut between characters, since half of one would
+// become three bytes.
+func TestEventLength(t *testing.T) {
+	s, client := serve(t, answer{code: http.StatusCreated, body: "{}"})
+	check(t, client.Event(t.Context(), "a", "Reason", strings.Repeat("x", 1023)+"…"))
+	_, sent := s.requests()
+	var event struct{ Message string }
+	check(t, json.Unmarshal([]byte(sent[0]), &event))
+	if want := strings.Repeat("x", 1023); event.Message != want {
+		t.Errorf("%d bytes, ending in %q", len(event.Message), event.Message[1020:])
+	}
+}

@@ -179,20 +179,20 @@ type agentFlags struct {
 	poll      time.Duration
 	listen    string
 	pciLabels string
-	logFormat choice
-	logLevel  choice
+	logFormat cli.Choice
+	logLevel  cli.Choice
 }
 
 func (f *agentFlags) register(cmd *cobra.Command) {
-	f.logFormat = choice{value: "text", of: []string{"text", "json"}}
-	f.logLevel = choice{value: "info", of: []string{"debug", "info", "warn", "error"}}
+	f.logFormat = cli.Choice{Value: "text", Of: []string{"text", "json"}}
+	f.logLevel = cli.Choice{Value: "info", Of: []string{"debug", "info", "warn", "error"}}
 	listen := "off"
 	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		listen = ":8080"
 	}
 	fs := cmd.Flags()
 	f.sinkFlags.register(cmd)
-	fs.DurationVar(&f.interval, "interval", agent.DefaultInterval, "time between two scans of a host that does not change")
+	fs.DurationVar(&f.interval, "interval", agent.DefaultInterval, "time between two scans of a host that does not change, at most a minute for ten minutes after a change")
 	fs.DurationVar(&f.poll, "poll", agent.DefaultPoll, "time between two looks at whether it changed; NVML is not asked for that")
 	fs.StringVar(&f.listen, "listen", listen, "address of /healthz, /readyz and /metrics, or off")
 	fs.Lookup("listen").DefValue = ":8080 in a pod, else off"
@@ -200,6 +200,9 @@ func (f *agentFlags) register(cmd *cobra.Command) {
 	registerChoice(cmd, &f.logFormat, "log-format", "", "form of the log on standard error")
 	registerChoice(cmd, &f.logLevel, "log-level", "", "least level that is logged")
 }
+
+// leastExpiry leaves time for what NFD does between the agent's renewals.
+const leastExpiry = 10 * time.Second
 
 func (f *agentFlags) check() error {
 	for _, d := range []struct {
@@ -211,8 +214,8 @@ func (f *agentFlags) check() error {
 			return cli.Exit(exitUsage, fmt.Errorf("--%s %v: want %v or more", d.flag, d.value, d.least))
 		}
 	}
-	if f.featureExpiry != 0 && f.featureExpiry < 2*f.interval {
-		return cli.Exit(exitUsage, fmt.Errorf("--feature-file-expiry %v: want at least twice the --interval of %v, or the labels come and go", f.featureExpiry, f.interval))
+	if f.featureExpiry != 0 && f.featureExpiry < leastExpiry {
+		return cli.Exit(exitUsage, fmt.Errorf("--feature-file-expiry %v: want %v or more, or the labels come and go; 0 for never", f.featureExpiry, leastExpiry))
 	}
 	switch f.pciLabels {
 	case "", "true", "false":
@@ -224,9 +227,9 @@ func (f *agentFlags) check() error {
 
 func (f *agentFlags) logger() *slog.Logger {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(f.logLevel.value)) // one of its words
+	_ = level.UnmarshalText([]byte(f.logLevel.Value)) // one of its words
 	options := &slog.HandlerOptions{Level: level}
-	if f.logFormat.value == "json" {
+	if f.logFormat.Value == "json" {
 		return slog.New(slog.NewJSONHandler(os.Stderr, options))
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, options))
@@ -243,6 +246,7 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	if f.hostFile != "" {
 		return cli.Exit(exitUsage, errors.New("--host replays a host with --print; the agent labels a node that is there"))
 	}
+	footprint.Limit()
 	log := f.agent.logger()
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -283,6 +287,8 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		ScanLimit:  f.source.nvmlTimeout + 10*time.Second,
 		Reload:     options,
 		ConfigFile: f.configFile,
+		Sentry:     true,
+		Idle:       func() { _ = footprint.Trim() },
 		Uevents:    f.source.root == "/",
 		Logger:     log,
 		Version:    cli.Version(release),

@@ -149,6 +149,23 @@ func getNode(c *cluster.Cluster, name string) (n node, err error) {
 	return n, json.Unmarshal([]byte(text), &n)
 }
 
+// unwritten fails the test when the node is written while f runs.
+func unwritten(t *testing.T, c *cluster.Cluster, name string, f func()) {
+	t.Helper()
+	before, err := getNode(c, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f()
+	after, err := getNode(c, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Metadata.ResourceVersion != after.Metadata.ResourceVersion {
+		t.Errorf("%s was written, from version %s to %s", name, before.Metadata.ResourceVersion, after.Metadata.ResourceVersion)
+	}
+}
+
 // eventually waits until a label of a node has a value; an empty value means
 // that it is not there.
 func eventually(t *testing.T, c *cluster.Cluster, name, key, value string) {
@@ -256,36 +273,16 @@ func TestAgentInCluster(t *testing.T) {
 		other := newMachine(t, h200, "0000:10:00.0")
 		second := other.agent(c, "node-a")
 		time.Sleep(5 * time.Second)
-		before, err := getNode(c, "node-a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Second)
-		after, err := getNode(c, "node-a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if before.Metadata.ResourceVersion != after.Metadata.ResourceVersion {
-			t.Errorf("node-a was written, from version %s to %s", before.Metadata.ResourceVersion, after.Metadata.ResourceVersion)
-		}
+		unwritten(t, c, "node-a", func() { time.Sleep(10 * time.Second) })
 		second.stop(t)
 	})
 	t.Run("the end of the agents and a new start change nothing", func(t *testing.T) {
-		before, err := getNode(c, "node-b")
-		if err != nil {
-			t.Fatal(err)
-		}
-		agentA.stop(t)
-		agentB.stop(t)
-		agentB = b.agent(c, "node-b")
-		time.Sleep(5 * time.Second)
-		after, err := getNode(c, "node-b")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if before.Metadata.ResourceVersion != after.Metadata.ResourceVersion {
-			t.Errorf("node-b was written, from version %s to %s", before.Metadata.ResourceVersion, after.Metadata.ResourceVersion)
-		}
+		unwritten(t, c, "node-b", func() {
+			agentA.stop(t)
+			agentB.stop(t)
+			agentB = b.agent(c, "node-b")
+			time.Sleep(5 * time.Second)
+		})
 		agentB.stop(t)
 	})
 	t.Run("cleanup withdraws what is ours", func(t *testing.T) {

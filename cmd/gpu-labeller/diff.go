@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 
+	"github.com/gpu-labeller/gpu-labeller/dra"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
@@ -25,7 +25,7 @@ import (
 // are, and where the other labels come from.
 type diffFlags struct {
 	flags
-	output   choice
+	output   cli.Choice
 	prefixes []string
 	all      bool
 	dra      bool
@@ -84,17 +84,13 @@ Exit codes:
 			return err
 		},
 	}
-	f.output = choice{value: "table", of: []string{"table", "json", "yaml"}}
+	f.output = cli.Choice{Value: "table", Of: []string{"table", "json", "yaml"}}
 	cmd.Flags().SortFlags = false
 	registerChoice(cmd, &f.output, "output", "o", "form of the differences")
 	cmd.Flags().StringSliceVar(&f.prefixes, "prefix", nil, "compare the keys that begin so, and no others; several are allowed")
 	cmd.Flags().BoolVar(&f.all, "all", false, "list the labels that are the same, too")
 	cmd.Flags().BoolVar(&f.dra, "dra", false, "compare with ResourceSlices, not with a Node")
-	var root cobra.Command
-	f.register(&root)
-	for _, name := range diffShares {
-		cmd.Flags().AddFlag(root.Flags().Lookup(name))
-	}
+	f.share(cmd, diffShares)
 	return cmd
 }
 
@@ -108,7 +104,7 @@ func (f *diffFlags) run(cmd *cobra.Command, file string) error {
 	}
 	// The other side first: it is quick, and may not be there.
 	var there labels.Set
-	var devices []draDevice
+	var devices []dra.Device
 	if f.dra {
 		devices, err = f.draDevices(cmd, file)
 	} else {
@@ -350,17 +346,10 @@ func (f *diffFlags) write(out io.Writer, rows []diffRow) error {
 		Labels   []diffRow `json:"labels" yaml:"labels"`
 	}{differ == 0, len(rows), shown}
 	var err error
-	switch f.output.value {
-	case "json":
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		err = e.Encode(report)
-	case "yaml":
-		e := yaml.NewEncoder(out)
-		e.SetIndent(2)
-		err = errors.Join(e.Encode(report), e.Close())
-	default:
+	if f.output.Value == "table" {
 		err = writeDiffTable(out, shown, differ, len(rows))
+	} else {
+		err = encode(out, f.output.Value, report)
 	}
 	if err != nil {
 		return err

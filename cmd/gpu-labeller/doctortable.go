@@ -2,31 +2,21 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
-	"gopkg.in/yaml.v3"
 
 	"github.com/gpu-labeller/gpu-labeller/doctor"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 func writeDoctor(out io.Writer, format string, r *doctor.Report) error {
-	switch format {
-	case "json":
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
-	case "yaml":
-		e := yaml.NewEncoder(out)
-		e.SetIndent(2)
-		return errors.Join(e.Encode(r), e.Close())
+	if format == "table" {
+		return writeDoctorTable(out, r, coloured(out))
 	}
-	return writeDoctorTable(out, r, coloured(out))
+	return encode(out, format, r)
 }
 
 // coloured tells whether colours are of use: on a terminal whose user has not

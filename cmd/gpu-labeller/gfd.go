@@ -87,6 +87,7 @@ type gfd struct {
 }
 
 func (g *gfd) run() error {
+	footprint.Limit()
 	if err := (&source{root: g.flags.root, nvmlTimeout: nvml.DefaultTimeout}).check(); err != nil {
 		return err
 	}
@@ -183,6 +184,8 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 			return fresh.options(g.start), nil
 		},
 		ConfigFile: settings.configFile,
+		Sentry:     true,
+		Idle:       func() { _ = footprint.Trim() },
 		Uevents:    settings.root == "/",
 		Logger:     g.log,
 		Version:    cli.Version(release),
@@ -295,7 +298,7 @@ func scanNVIDIA(ctx context.Context, host discover.Host) (*discover.Inventory, e
 	if inv != nil {
 		inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g discover.GPU) bool { return g.Vendor != discover.NVIDIA })
 		inv.Problems = slices.DeleteFunc(inv.Problems, func(p discover.Problem) bool {
-			return p.Source == string(discover.AMD) || p.Source == string(discover.Intel)
+			return p.Source == discover.SourceAMD || p.Source == discover.SourceIntel
 		})
 	}
 	return inv, err

@@ -76,7 +76,7 @@ func gfdBool(p *bool, initial bool) gfdValue {
 	*p = initial
 	return gfdValue{boolean: true, initial: strconv.FormatBool(initial), set: func(s string) (err error) {
 		if *p, err = strconv.ParseBool(s); err != nil {
-			return fmt.Errorf("want true or false")
+			return errors.New("want true or false")
 		}
 		return nil
 	}}

@@ -184,7 +184,7 @@ func TestGFDSyntax(t *testing.T) {
 		{name: "empty strategy", vars: []string{"MIG_STRATEGY="}, file: "{migStrategy: mixed}", wrong: `--mig-strategy "": want one of`},
 		{name: "unknown strategy in the file", file: "{migStrategy: both}", wrong: `flags.migStrategy: "both": want one of`},
 		{name: "unknown discovery", args: "--device-discovery-strategy=magic", wrong: "want one of auto, nvml, tegra, vfio"},
-		{name: "no file", args: "--config-file=/nowhere", wrong: "--config-file: /nowhere: no such file or directory"},
+		{name: "no file", args: "--config-file=/nowhere", wrong: "--config-file: /nowhere: no such file"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"gopkg.in/yaml.v3"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfile"
@@ -36,10 +34,10 @@ func printLabels(cmd *cobra.Command, f *flags) error {
 	set, rejected := labels.Compute(inv, opts)
 
 	out, diagnostics := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if f.output.value == "table" {
+	if f.output.Value == "table" {
 		err = writeTable(out, inv, set, rejected)
 	} else {
-		err = writeReport(out, f.output.value, inv, set, rejected)
+		err = writeReport(out, f.output.Value, inv, set, rejected)
 		for _, p := range inv.Problems {
 			fmt.Fprintln(diagnostics, "warning:", cli.Printable(p.String()))
 		}
@@ -65,17 +63,11 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 	// A signal ends the child and removes what a recorded host was extracted to.
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if cmd.Flags().Changed("host") {
-		if cmd.Flags().Changed("root") {
-			return nil, nil, cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
-		}
-		dir, err := extract(f.hostFile)
-		if err != nil {
-			return nil, nil, cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
-		}
-		defer os.RemoveAll(dir)
-		f.source.root = dir
+	done, err := f.replay(cmd)
+	if err != nil {
+		return nil, nil, err
 	}
+	defer done()
 	if err := f.source.check(); err != nil {
 		return nil, nil, err
 	}
@@ -89,6 +81,23 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 		return nil, nil, errors.New("interrupted")
 	}
 	return inv, scanErr, nil
+}
+
+// replay puts the host that --host names, if it does, in the place of this one,
+// until done is called.
+func (f *flags) replay(cmd *cobra.Command) (done func(), err error) {
+	if !cmd.Flags().Changed("host") {
+		return func() {}, nil
+	}
+	if cmd.Flags().Changed("root") {
+		return nil, cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
+	}
+	dir, err := extract(f.hostFile)
+	if err != nil {
+		return nil, cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
+	}
+	f.source.root = dir
+	return func() { os.RemoveAll(dir) }, nil
 }
 
 // extract writes a recorded host into a new folder, which the caller removes.
@@ -219,15 +228,5 @@ func writeReport(w io.Writer, format string, inv *discover.Inventory, set labels
 	for _, label := range rejected {
 		r.Problems = append(r.Problems, discover.Problem{Source: "labels", Text: label.String()})
 	}
-	if format == "yaml" {
-		e := yaml.NewEncoder(w)
-		e.SetIndent(2)
-		if err := e.Encode(r); err != nil {
-			return err
-		}
-		return e.Close()
-	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return encode(w, format, r)
 }

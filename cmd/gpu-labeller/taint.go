@@ -18,7 +18,7 @@ const (
 	defaultTaint = "nvidia.com/gpu=present:NoSchedule"
 	// countLabel says how many GPUs are usable, those included whose answers are
 	// held.
-	countLabel = "gpu.feature.node.kubernetes.io/count"
+	countLabel = labels.ExtraPrefix + "count"
 )
 
 // checkTaint looks at --taint. Without sinks, they are not known yet.

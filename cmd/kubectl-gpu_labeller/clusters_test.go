@@ -14,7 +14,6 @@ import (
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
@@ -88,7 +87,7 @@ func complete(n *corev1.Node) {
 }
 
 func newFlags() *flags {
-	return &flags{config: genericclioptions.NewConfigFlags(true), output: choice{value: "table"}}
+	return &flags{config: genericclioptions.NewConfigFlags(true), output: cli.Choice{Value: "table"}}
 }
 
 // TestExplainClusters compares what explain prints, byte by byte.

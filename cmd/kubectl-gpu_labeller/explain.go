@@ -161,7 +161,7 @@ func (f *flags) explain(ctx context.Context, out io.Writer, c *fleet.Cluster, po
 	}
 	var err error
 	switch {
-	case f.output.value == "table":
+	case f.output.Value == "table":
 		for i, r := range results {
 			if i > 0 {
 				fmt.Fprintln(out)
@@ -169,9 +169,9 @@ func (f *flags) explain(ctx context.Context, out io.Writer, c *fleet.Cluster, po
 			writeExplanation(newPage(out), r, all)
 		}
 	case len(results) == 1:
-		err = write(out, f.output.value, results[0])
+		err = write(out, f.output.Value, results[0])
 	default:
-		err = write(out, f.output.value, results)
+		err = write(out, f.output.Value, results)
 	}
 	if err != nil || code == exitOK {
 		return err
@@ -201,10 +201,8 @@ func writeExplanation(p page, r *explain.Result, all bool) {
 	if r.Nearest != "" && pending && len(r.Nodes) > 1 {
 		i := slices.IndexFunc(r.Nodes, func(n explain.Node) bool { return n.Name == r.Nearest })
 		var failed []string
-		for _, check := range explain.Checks {
-			if r.Nodes[i].Checks[check] == explain.No {
-				failed = append(failed, string(check))
-			}
+		for _, check := range r.Nodes[i].Failed() {
+			failed = append(failed, string(check))
 		}
 		fmt.Fprintln(p)
 		p.text(0, 0, fmt.Sprintf("Nearest is %s, which fails only %s.", r.Nearest, strings.Join(failed, " and ")))
@@ -299,17 +297,8 @@ func closest(nodes []explain.Node, all bool) []explain.Node {
 	if all || len(nodes) <= mostNodes {
 		return nodes
 	}
-	failed := func(n explain.Node) int {
-		count := 0
-		for _, a := range n.Checks {
-			if a == explain.No {
-				count++
-			}
-		}
-		return count
-	}
 	best := slices.Clone(nodes)
-	slices.SortStableFunc(best, func(a, b explain.Node) int { return failed(a) - failed(b) })
+	slices.SortStableFunc(best, func(a, b explain.Node) int { return len(a.Failed()) - len(b.Failed()) })
 	best = best[:mostNodes]
 	slices.SortFunc(best, func(a, b explain.Node) int { return strings.Compare(a.Name, b.Name) })
 	return best

@@ -50,14 +50,14 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // flags are those of all commands.
 type flags struct {
 	config  *genericclioptions.ConfigFlags
-	output  choice
+	output  cli.Choice
 	objects string
 }
 
 func newRootCommand() *cobra.Command {
 	f := flags{
 		config: genericclioptions.NewConfigFlags(true),
-		output: choice{value: "table", of: []string{"table", "json", "yaml"}},
+		output: cli.Choice{Value: "table", Of: []string{"table", "json", "yaml"}},
 	}
 	cmd := &cobra.Command{
 		Use:   "kubectl-gpu_labeller",

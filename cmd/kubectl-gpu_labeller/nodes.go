@@ -39,8 +39,8 @@ Exit codes:
 				return err
 			}
 			for _, name := range args {
-				if nodeOf(c, name) == nil {
-					return fmt.Errorf("there is no node %s", name)
+				if _, err := nodeNamed(c, name); err != nil {
+					return err
 				}
 			}
 			all, err := c.GPUs()
@@ -50,14 +50,14 @@ Exit codes:
 			if len(args) > 0 {
 				all = slices.DeleteFunc(all, func(g fleet.GPUs) bool { return !slices.Contains(args, g.Node) })
 			}
-			if f.output.value == "table" {
+			if f.output.Value == "table" {
 				writeNodes(newPage(cmd.OutOrStdout()), all, wide)
 				for _, u := range c.Unread {
 					if u.Kind == fleet.Pods {
 						fmt.Fprintln(cmd.ErrOrStderr(), "warning: pods could not be read, so what is requested is not known:", u.Why)
 					}
 				}
-			} else if err := write(cmd.OutOrStdout(), f.output.value, struct {
+			} else if err := write(cmd.OutOrStdout(), f.output.Value, struct {
 				Nodes  []fleet.GPUs   `json:"nodes"`
 				Sums   []fleet.Sum    `json:"sums"`
 				Unread []fleet.Unread `json:"unread"`

@@ -22,18 +22,27 @@ type objects struct {
 	templates []*corev1.Pod
 }
 
-// readObjects reads YAML or JSON documents, and lists of them. Kinds that say
-// nothing about placement are passed over.
-func readObjects(file string, stdin io.Reader) (*objects, error) {
-	in := stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
+// open opens a file, or gives standard input for -.
+func open(file string, stdin io.Reader) (io.ReadCloser, error) {
+	if file == "-" {
+		return io.NopCloser(stdin), nil
 	}
+	return os.Open(file)
+}
+
+// readObjects reads the objects of a file.
+func readObjects(file string, stdin io.Reader) (*objects, error) {
+	in, err := open(file, stdin)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	return decodeObjects(file, in)
+}
+
+// decodeObjects reads YAML or JSON documents, and lists of them. Kinds that say
+// nothing about placement are passed over. Errors name the file.
+func decodeObjects(file string, in io.Reader) (*objects, error) {
 	o := new(objects)
 	d := utilyaml.NewYAMLOrJSONDecoder(bufio.NewReader(in), 4096)
 	for n := 1; ; n++ {

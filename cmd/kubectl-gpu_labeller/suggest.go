@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -63,8 +62,10 @@ Exit codes:
 			if err != nil {
 				return err
 			}
-			if len(args) == 1 && nodeOf(c, args[0]) == nil {
-				return fmt.Errorf("there is no node %s", args[0])
+			if len(args) == 1 {
+				if _, err := nodeNamed(c, args[0]); err != nil {
+					return err
+				}
 			}
 			all, err := c.GPUs()
 			if err != nil {
@@ -78,7 +79,11 @@ Exit codes:
 					continue
 				}
 				products = append(products, product)
-				s, err := c.Suggest(cmd.Context(), nodeOf(c, g.Node), g.Vendor, gpus)
+				node, err := nodeNamed(c, g.Node)
+				if err != nil {
+					return err
+				}
+				s, err := c.Suggest(cmd.Context(), node, g.Vendor, gpus)
 				if err != nil {
 					return err
 				}
@@ -97,25 +102,21 @@ Exit codes:
 	return cmd
 }
 
-func nodeOf(c *fleet.Cluster, name string) *corev1.Node {
+func nodeNamed(c *fleet.Cluster, name string) (*corev1.Node, error) {
 	i := slices.IndexFunc(c.Nodes, func(n *corev1.Node) bool { return n.Name == name })
 	if i < 0 {
-		return nil
+		return nil, fmt.Errorf("there is no node %s: kubectl get nodes lists them", name)
 	}
-	return c.Nodes[i]
+	return c.Nodes[i], nil
 }
 
 // readNode reads objects, or the labels of one Node.
 func readNode(file string, stdin io.Reader) (*fleet.Cluster, error) {
-	in := stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, fmt.Errorf("-f: %w", err)
-		}
-		defer f.Close()
-		in = f
+	in, err := open(file, stdin)
+	if err != nil {
+		return nil, fmt.Errorf("-f: %w", err)
 	}
+	defer in.Close()
 	content, err := io.ReadAll(in)
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)
@@ -124,7 +125,7 @@ func readNode(file string, stdin io.Reader) (*fleet.Cluster, error) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "the node", Labels: labels}}
 		return &fleet.Cluster{Nodes: []*corev1.Node{node}}, nil
 	}
-	o, err := readObjects("-", bytes.NewReader(content))
+	o, err := decodeObjects(file, bytes.NewReader(content))
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)
 	}
@@ -154,7 +155,7 @@ func readLabels(content []byte) (map[string]string, bool) {
 
 // suggest prints pieces, or whole pods.
 func (f *flags) suggest(out io.Writer, all []fleet.Suggestion, podSpec bool) error {
-	format := f.output.value
+	format := f.output.Value
 	if format != "table" && !podSpec {
 		if len(all) == 1 {
 			return write(out, format, all[0])

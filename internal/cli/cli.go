@@ -1,5 +1,5 @@
-// Package cli is what the commands have in common: exit codes, the version, and
-// text that is safe for a terminal.
+// Package cli is what the commands have in common: exit codes, the version, flags
+// that take one of a few words, and text that is safe for a terminal.
 package cli
 
 import (

@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// #include "sentry.h"
+import "C"
+
+const (
+	// sentryRounds is how many looks at what changes without a uevent there are
+	// for one at all the rest.
+	sentryRounds = 5
+	// sentryFingerprint is the time between two fingerprints that nothing asked
+	// for, where there is a sentry.
+	sentryFingerprint = time.Minute
+)
+
+// Watched are the files whose change may be a change of a fingerprint, as absolute
+// paths. It may miss some: a fingerprint is taken now and then whatever they do.
+type Watched struct {
+	Often  pathList // for which the kernel has no uevents
+	Seldom pathList
+}
+
+// pathList is what the thread reads: for each path its kind, the path, a NUL.
+type pathList []byte
+
+func (l *pathList) file(path string)   { l.add(C.sentry_file, path) }
+func (l *pathList) folder(path string) { l.add(C.sentry_folder, path) }
+func (l *pathList) link(path string)   { l.add(C.sentry_link, path) }
+
+func (l *pathList) add(kind byte, path string) {
+	*l = append(append(append(*l, kind), path...), 0)
+}
+
+// sum stands for what is at the paths.
+func (l pathList) sum() uint64 { return uint64(C.sentry_look(l.c())) }
+
+func (l pathList) c() (*C.char, C.long) {
+	return (*C.char)(unsafe.Pointer(unsafe.SliceData(l))), C.long(len(l))
+}
+
+// watch starts the sentry, if it can be had.
+func (a *Agent) watch(ctx context.Context) {
+	s, err := newSentry(a.config.Poll, a.nudges)
+	if err != nil {
+		a.log.Warn("no sentry: " + err.Error())
+		return
+	}
+	a.sentry = s
+	go func() {
+		if err := s.run(ctx); ctx.Err() == nil {
+			a.log.Warn("changes are seen after a minute only: " + err.Error())
+		}
+	}()
+}
+
+// A sentry looks every few seconds whether files changed, in a thread of which
+// the Go runtime knows nothing: to wake that for each look costs several times
+// what the look does, and was most of what an agent costs on an idle node.
+//
+// A thread that hangs in a file of a hung driver has no other effect than that a
+// change is seen by the next fingerprint.
+type sentry struct {
+	period time.Duration
+	nudges chan<- struct{} // told of a change, and when the watch of new files begins
+	lists  chan Watched
+	last   Watched
+	stop   int // an eventfd that ends a wait
+}
+
+func newSentry(period time.Duration, nudges chan<- struct{}) (*sentry, error) {
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	return &sentry{period: period, nudges: nudges, lists: make(chan Watched, 1), stop: stop}, nil
+}
+
+// watch has it look at these files from now on. It does not wait, and is for one
+// goroutine at a time.
+func (s *sentry) watch(w Watched) {
+	if bytes.Equal(w.Often, s.last.Often) && bytes.Equal(w.Seldom, s.last.Seldom) {
+		return
+	}
+	s.last = w
+	select {
+	case <-s.lists: // not taken up yet, and out of date
+	default:
+	}
+	s.lists <- w
+	s.interrupt()
+}
+
+func (s *sentry) interrupt() {
+	_, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails when it is full, which is as good
+}
+
+// run watches until ctx is done. It is called once.
+func (s *sentry) run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, s.interrupt)
+	defer stop()
+	var w Watched
+	for ctx.Err() == nil {
+		select {
+		case w = <-s.lists:
+			var count [8]byte
+			_, _ = unix.Read(s.stop, count[:])
+		default:
+		}
+		oftenSum, seldomSum := w.Often.sum(), w.Seldom.sum()
+		// What changed until now is in the next fingerprint, and what changes
+		// from now on is seen here.
+		signal(s.nudges)
+		often, oftenLength := w.Often.c()
+		seldom, seldomLength := w.Seldom.c()
+		n := C.sentry_wait(often, oftenLength, C.uint64_t(oftenSum), seldom, seldomLength, C.uint64_t(seldomSum),
+			sentryRounds, C.long(s.period.Milliseconds()), C.int(s.stop))
+		if n < 0 {
+			return os.NewSyscallError("ppoll", unix.Errno(-n))
+		}
+	}
+	return ctx.Err()
+}
