@@ -34,7 +34,8 @@ func FuzzObjects(f *testing.F) {
 	f.Add([]byte("nvidia.com/gpu.count=8\nnvidia.com/gpu.product=NVIDIA-H200\n"))
 	f.Add([]byte(`{"kind":"List","items":[{"kind":"Node","metadata":{"name":"a"},"status":{"allocatable":{"nvidia.com/gpu":"8"}}},{"kind":"Pod","spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Gt","values":["1"]}]}]}}},"containers":[{"resources":{"limits":{"nvidia.com/gpu":"1"}}}]}}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		begin := time.Now()
+		watchdog := time.AfterFunc(20*time.Second, func() { panic("it takes too long") })
+		defer watchdog.Stop()
 		if _, err := readNode("-", bytes.NewReader(text)); err != nil && err.Error() == "" {
 			t.Error("an error without words")
 		}
@@ -47,9 +48,6 @@ func FuzzObjects(f *testing.F) {
 		}
 		for _, pod := range append(o.Pods, o.templates...) {
 			_, _ = explain.Explain(t.Context(), &o.Cluster, pod)
-		}
-		if took := time.Since(begin); took > 20*time.Second {
-			t.Errorf("it took %v", took)
 		}
 	})
 }
