@@ -237,8 +237,13 @@ func (f *Fingerprinter) Watched() Watched {
 	return w
 }
 
-// watchMIG adds the folders that mig reads.
+// watchMIG adds the folders that mig reads. In those of GPUs only mig matters, be it
+// there or not.
 func (f *Fingerprinter) watchMIG(l *pathList, path string, depth int) {
+	if depth == 1 {
+		f.watchMIG(l, path+"/mig", 2)
+		return
+	}
 	l.folder(f.root.Path(path))
 	if depth+1 == len(migLevels) {
 		return

@@ -38,7 +38,7 @@ func runtimeStep(ctx context.Context, c *Config, k *state, no string, broken int
 	case k.node == nil:
 		return skippedStep("the Node cannot be read")
 	case broken > 0:
-		return skippedStep(fmt.Sprintf("no test pod is made, since step %d (%s) is broken", broken, stepNames[broken-1]))
+		return skippedStep(fmt.Sprintf("no test pod is made, since step %d (%s) is broken: a container would get no GPU", broken, stepNames[broken-1]))
 	}
 	resource := testResource(k.node)
 	if resource == "" {

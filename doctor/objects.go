@@ -43,6 +43,7 @@ type node struct {
 		Conditions  []condition       `json:"conditions"`
 		NodeInfo    struct {
 			ContainerRuntimeVersion string `json:"containerRuntimeVersion"`
+			BootID                  string `json:"bootID"`
 		} `json:"nodeInfo"`
 	} `json:"status"`
 }
@@ -83,6 +84,7 @@ type container struct {
 
 type podSpec struct {
 	NodeName         string            `json:"nodeName"`
+	SchedulerName    string            `json:"schedulerName"`
 	NodeSelector     map[string]string `json:"nodeSelector"`
 	RuntimeClassName string            `json:"runtimeClassName"`
 	Tolerations      []toleration      `json:"tolerations"`

@@ -27,6 +27,7 @@ type GPUs struct {
 	Cordoned  bool     `json:"cordoned"`
 	Offers    []Offer  `json:"offers"` // what pods can ask for, sorted
 	Taints    []string `json:"taints,omitempty"`
+	Tainted   bool     `json:"tainted,omitempty"` // a pod needs a toleration
 }
 
 // Offer is one resource of GPUs, or the devices of one type that a DRA driver
@@ -117,6 +118,11 @@ func describe(node *corev1.Node, vendor Vendor) GPUs {
 	}
 	for _, t := range node.Spec.Taints {
 		g.Taints = append(g.Taints, t.ToString())
+		switch t.Key {
+		case corev1.TaintNodeUnschedulable, corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable:
+			continue // Cordoned and Ready say it
+		}
+		g.Tainted = g.Tainted || t.Effect != corev1.TaintEffectPreferNoSchedule
 	}
 	return g
 }
@@ -260,6 +266,9 @@ type Sum struct {
 	Allocatable int64  `json:"allocatable"`
 	Requested   *int64 `json:"requested,omitempty"`
 	Free        *int64 `json:"free,omitempty"`
+	// Withheld is what is free on Nodes that take no pod, cordoned or not ready;
+	// Free leaves it out.
+	Withheld int64 `json:"withheld,omitempty"`
 }
 
 // Sums adds up by product and resource, sorted.
@@ -286,7 +295,11 @@ func Sums(all []GPUs) []Sum {
 			s.Allocatable += o.Allocatable
 			if o.Requested != nil && s.Requested != nil {
 				*s.Requested += *o.Requested
-				*s.Free += *o.Free
+				if g.Ready && !g.Cordoned {
+					*s.Free += *o.Free
+				} else {
+					s.Withheld += *o.Free
+				}
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/dra"
+	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
 func TestDiffCompared(t *testing.T) {
@@ -34,9 +35,31 @@ func TestDiffCompared(t *testing.T) {
 		"feature.node.kubernetes.io/pci-10de.x": false,
 	}
 	for key, want := range tests {
-		if got := new(diffFlags).compared(key); got != want {
+		if got := (&diffFlags{gfd: true}).compared(key, nil, labelSource{}); got != want {
 			t.Errorf("%s: %v, want %v", key, got, want)
 		}
+	}
+	// Without --gfd: what would be published, and what is known to be ours.
+	here := labels.Set{"feature.node.kubernetes.io/pci-10de.present": "true", "nvidia.com/gfd.timestamp": "1", "amd.com/gpu.count": "8"}
+	for key, want := range map[string]bool{
+		"nvidia.com/gpu.product":                      true,
+		"nvidia.com/gpu.future-key":                   true,
+		"nvidia.com/gpu.deploy.driver":                false,
+		"nvidia.com/gpu.present":                      false,
+		"nvidia.com/gfd.timestamp":                    false,
+		"gpu.feature.node.kubernetes.io/state":        true,
+		"amd.com/gpu.count":                           true,
+		"amd.com/gpu.family":                          true,
+		"kubernetes.io/hostname":                      false,
+		"feature.node.kubernetes.io/pci-10de.present": true,
+		"feature.node.kubernetes.io/pci-8086.present": false, // NFD's
+	} {
+		if got := new(diffFlags).compared(key, here, labelSource{pci: true}); got != want {
+			t.Errorf("all: %s: %v, want %v", key, got, want)
+		}
+	}
+	if new(diffFlags).compared("feature.node.kubernetes.io/pci-10de.present", here, labelSource{}) {
+		t.Error("NFD sees to PCI labels")
 	}
 }
 

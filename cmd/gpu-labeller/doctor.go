@@ -46,8 +46,8 @@ func newDoctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find out why pods get no GPU on this node",
 		Long: `doctor walks the way of a GPU to a pod, and stops blaming at the first link that
-is broken: what is wrong after that may follow from it. Each finding has what was
-seen, and its cure.
+is broken, where what is wrong after that may follow from it. Each finding has what
+was seen, and its cure.
 
   1  host           PCI, kernel driver, versions, device nodes, NVML, each GPU, MIG
   2  components     container toolkit, runtime, CDI, device plugin, operator, NFD
@@ -64,7 +64,8 @@ Exit codes:
   0         no fault, maybe warnings
   1         the command itself went wrong, or the API server does not answer
   2         wrong usage
-  11 to 16  fault in step 1 to 6, the first one that is broken`,
+  11 to 16  fault in step 1 to 6, the first one that is broken
+A pod that --pod names and that there is not is an error, code 1.`,
 		Example: `  # On a node, or in the agent's pod
   gpu-labeller doctor
 
@@ -112,6 +113,11 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	config, err := f.config(ctx, cmd, cmd.Flags().Changed("host"))
 	if err != nil {
 		return err
+	}
+	if f.pod != "" && config.Cluster != nil {
+		if err := config.Cluster.HasPod(ctx, f.pod); err != nil {
+			return err
+		}
 	}
 	report := doctor.Run(ctx, config)
 	if ctx.Err() != nil {

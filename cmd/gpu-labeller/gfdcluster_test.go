@@ -142,8 +142,9 @@ func TestGFDInCluster(t *testing.T) {
 		}
 	}
 	config := "--config-file=" + filepath.Join(m.root, "config.yaml")
-	compare(0, "equal: ", "--mig-strategy=single", config)
-	compare(1, "nvidia.com/gpu.product", "--mig-strategy=single")
+	compare(0, "equal: ", "--gfd", "--mig-strategy=single", config)
+	compare(1, "nvidia.com/gpu.product", "--gfd", "--mig-strategy=single")
+	compare(1, "THERE  Node node-a", "--mig-strategy=single", config)
 	compare(2, "no such Node", "--node-name=node-z")
 
 	// DRA: the right to list, and a slice as NVIDIA's driver publishes it.

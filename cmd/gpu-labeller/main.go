@@ -91,7 +91,7 @@ With codes 3 to 8, the labels that could be told are printed all the same.`,
   # Record this host, and replay it elsewhere
   gpu-labeller snapshot node-a.txtar
   gpu-labeller --print --host node-a.txtar`,
-		Args:          cli.UsageArgs(cobra.NoArgs),
+		Args:          cli.NoCommand,
 		Version:       cli.Version(release),
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -39,14 +39,18 @@ func FuzzObjects(f *testing.F) {
 		if _, err := readNode("-", bytes.NewReader(text)); err != nil && err.Error() == "" {
 			t.Error("an error without words")
 		}
-		o, err := readObjects("-", bytes.NewReader(text))
+		o, err := readObjects("-", bytes.NewReader(text), len(text)%2 == 0)
 		if err != nil {
 			return
 		}
 		if all, err := o.GPUs(); err == nil {
 			fleet.Sums(all)
 		}
-		for _, pod := range append(o.Pods, o.templates...) {
+		pods := o.Pods
+		for _, w := range o.workloads {
+			pods = append(pods, w.pod)
+		}
+		for _, pod := range pods {
 			_, _ = explain.Explain(t.Context(), &o.Cluster, pod)
 		}
 	})

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -47,6 +48,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return cli.Execute(root, stderr)
 }
 
+// wide is what kubectl calls a table with all columns: nodes --wide.
+const wide = "wide"
+
 // flags are those of all commands.
 type flags struct {
 	config  *genericclioptions.ConfigFlags
@@ -57,7 +61,7 @@ type flags struct {
 func newRootCommand() *cobra.Command {
 	f := flags{
 		config: genericclioptions.NewConfigFlags(true),
-		output: cli.Choice{Value: "table", Of: []string{"table", "json", "yaml"}},
+		output: cli.Choice{Value: "table", Of: []string{"table", "json", "yaml"}, Also: wide},
 	}
 	cmd := &cobra.Command{
 		Use:   "kubectl-gpu_labeller",
@@ -66,6 +70,9 @@ func newRootCommand() *cobra.Command {
 write into a pod to get them. All commands read and change nothing. Where a right
 is lacking, what could not be read is named and the rest goes on.
 
+kubectl completes kubectl gpu-labeller by a program in the PATH that is named
+kubectl_complete-gpu_labeller: a link of that name to this one.
+
 Exit codes:
   0  done: the pod fits or has its node, there are GPUs
   1  the command itself went wrong
@@ -73,11 +80,17 @@ Exit codes:
   3  the pod is pending, or there is no GPU
   4  it cannot be told whether the pod fits, for want of rights`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu-labeller"},
-		Args:          cli.UsageArgs(cobra.NoArgs),
+		Args:          cli.NoCommand,
 		Version:       cli.Version(release),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if f.output.Value == wide && cmd.Name() != "nodes" {
+				return cli.Exit(exitUsage, errors.New("-o wide is for the command nodes"))
+			}
+			return nil
+		},
 	}
 	cmd.SetFlagErrorFunc(cli.UsageFlags)
 	persistent := cmd.PersistentFlags()

@@ -27,7 +27,8 @@ func newSuggestCommand(f *flags) *cobra.Command {
 		Long: `suggest prints node selector, affinity, tolerations and limits that select GPUs
 like those of a node, and with a DRA driver a ResourceClaimTemplate whose attribute
 names are those of the node's ResourceSlices. Without a node it does so for each
-product of the cluster. A node need not be there yet: -f reads a Node, or the labels
+product of the cluster. What may keep the pod pending is a warning: more GPUs than a
+node has, a node that offers none. A node need not be there yet: -f reads a Node, or the labels
 that gpu-labeller --print prints for this or a recorded host.
 
 Exit codes:
@@ -93,6 +94,13 @@ Exit codes:
 				fmt.Fprintln(cmd.ErrOrStderr(), "no GPU to suggest: no label, resource or ResourceSlice tells of one")
 				return cli.Exit(exitNo, nil)
 			}
+			if podSpec { // which may go to kubectl apply, comments and all
+				for _, s := range suggestions {
+					for _, w := range s.Warnings {
+						fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s: %s\n", cli.Printable(s.Node), cli.Printable(w))
+					}
+				}
+			}
 			return f.suggest(cmd.OutOrStdout(), suggestions, podSpec)
 		},
 	}
@@ -125,7 +133,7 @@ func readNode(file string, stdin io.Reader) (*fleet.Cluster, error) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "the node", Labels: labels}}
 		return &fleet.Cluster{Nodes: []*corev1.Node{node}}, nil
 	}
-	o, err := decodeObjects(file, bytes.NewReader(content))
+	o, err := decodeObjects(file, bytes.NewReader(content), false)
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)
 	}
@@ -177,6 +185,12 @@ func (f *flags) suggest(out io.Writer, all []fleet.Suggestion, podSpec bool) err
 			fmt.Fprintln(out, "---")
 		}
 		fmt.Fprintln(out, "# "+headline(s))
+		for _, w := range s.Warnings {
+			fmt.Fprintln(out, "# Warning: "+cli.Printable(w))
+		}
+		if more := others(s); podSpec && len(more) > 0 {
+			fmt.Fprintln(out, "# The node also offers "+cli.Printable(strings.Join(more, ", ")))
+		}
 		var err error
 		if podSpec {
 			err = writeDocuments(out, suggestedPod(s))
@@ -195,12 +209,8 @@ func headline(s fleet.Suggestion) string {
 	if s.Product != "" {
 		text += ": " + cli.Printable(s.Product)
 	}
-	if n := len(s.AlsoOn); n > 0 {
-		const most = 3
-		text += ", as on " + strings.Join(s.AlsoOn[:min(n, most)], ", ")
-		if n > most {
-			text += fmt.Sprintf(" and %d more", n-most)
-		}
+	if len(s.AlsoOn) > 0 {
+		text += ", as on " + cli.Printable(few(s.AlsoOn))
 	}
 	return text
 }

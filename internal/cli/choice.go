@@ -12,6 +12,7 @@ import (
 type Choice struct {
 	Value string // before the flag is given, its default
 	Of    []string
+	Also  string // another one, which is not offered
 }
 
 // String is the word.
@@ -22,7 +23,7 @@ func (c *Choice) Type() string { return strings.Join(c.Of, "|") }
 
 // Set takes a word, and no other than those.
 func (c *Choice) Set(s string) error {
-	if !slices.Contains(c.Of, s) {
+	if !slices.Contains(c.Of, s) && (s == "" || s != c.Also) {
 		return fmt.Errorf("want one of %s", strings.Join(c.Of, ", "))
 	}
 	c.Value = s

@@ -13,6 +13,13 @@ func TestChoice(t *testing.T) {
 	if err := c.Set("json"); err != nil || c.Value != "json" {
 		t.Errorf("json: %v, then %v", err, &c)
 	}
+	if err := c.Set(""); err == nil {
+		t.Error("no word is taken")
+	}
+	c.Also = "wide"
+	if err := c.Set("wide"); err != nil || c.Value != "wide" {
+		t.Errorf("wide: %v, then %v", err, &c)
+	}
 	if c.Type() != "table|json" {
 		t.Errorf("type %s", c.Type())
 	}

@@ -68,6 +68,20 @@ func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
+// NoCommand is the check of the arguments of a command that has commands: any
+// argument is one that there is not. It names those that are like it.
+func NoCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		text += ": is " + strings.Join(like, " or ") + " meant?"
+	}
+	return Exit(ExitUsage, errors.New(text))
+}
+
 // UsageFlags gives wrong flags the exit code of wrong usage.
 func UsageFlags(_ *cobra.Command, err error) error { return Exit(ExitUsage, err) }
 

@@ -33,7 +33,8 @@ var (
 	runs    = flag.Int("runs", 60, "one-shot runs of each")
 	idle    = flag.Duration("idle", 45*time.Second, "how long to look on between two scans")
 	scans   = flag.Int("scans", 20, "scans of a running agent")
-	changes = flag.Int("changes", 100, "changes of the hardware")
+	changes = flag.Int("changes", 120, "changes of the hardware, of all hosts together")
+	hosts   = flag.Int("hosts", 10, "made-up hosts that change, each with an agent")
 )
 
 // The figures are named as in docs/performance.md.
@@ -152,8 +153,9 @@ func steady(t *testing.T, c *cluster.Cluster) {
 	time.Sleep(10 * time.Second)
 
 	// An hour is what it costs to be there, and six scans.
-	before, cpu, n := api.requests(), p.cpu(), scanned()
-	begin := time.Now()
+	before, n := api.requests(), scanned()
+	time.Sleep(2 * time.Second) // what the question for metrics costs
+	cpu, begin := p.cpu(), time.Now()
 	time.Sleep(*idle)
 	rate := (p.cpu() - cpu) / time.Since(begin).Seconds()
 	if k := scanned() - n; k != 0 {
@@ -214,8 +216,35 @@ func steadyGFD(t *testing.T, c *cluster.Cluster) {
 
 // latency measures the time from a change of the host to the label on the Node.
 func latency(t *testing.T, c *cluster.Cluster) {
+	found := make([]delays, *hosts)
+	t.Run("hosts", func(t *testing.T) {
+		for i := range *hosts {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				t.Parallel()
+				found[i] = changingHost(t, c, fmt.Sprintf("changing-%d", i))
+			})
+		}
+	})
+	var all delays
+	for _, d := range found {
+		all.driver, all.mig = append(all.driver, d.driver...), append(all.mig, d.mig...)
+	}
+	for _, row := range []struct {
+		what  string
+		times []float64
+	}{{"new driver to label", all.driver}, {"MIG layout to label", all.mig}, {"both", slices.Concat(all.driver, all.mig)}} {
+		slices.Sort(row.times)
+		at := func(q float64) float64 { return row.times[min(len(row.times)-1, int(q*float64(len(row.times))))] }
+		t.Logf("| %s, %d changes: p50, p99, max | %.2f, %.2f, %.2f s | | |", row.what, len(row.times), at(0.5), at(0.99), at(1))
+	}
+}
+
+// delays are in seconds.
+type delays struct{ driver, mig []float64 }
+
+// changingHost is a host with one GPU, whose driver and MIG layout change in turn.
+func changingHost(t *testing.T, c *cluster.Cluster, node string) (found delays) {
 	const gpu = "driver %s\ncuda 13000\ngpu bus=00000000:10:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=1\n"
-	const device = "mig gpu=0 gi=%d ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n"
 	root, driver := t.TempDir(), standin.DriverRoot(t, fmt.Sprintf(gpu, "580.1"))
 	write := func(path, content string) {
 		t.Helper()
@@ -229,17 +258,19 @@ func latency(t *testing.T, c *cluster.Cluster) {
 			t.Fatal(err)
 		}
 	}
-	says := func(text string) { write(filepath.Join(driver, "usr/lib64/nvml.txt"), text) }
-	version := func(v string) {
-		write(filepath.Join(root, "proc/driver/nvidia/version"), "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "+v+"  x\n")
+	nvml := func(version string, devices int) {
+		write(filepath.Join(driver, "usr/lib64/nvml.txt"), fmt.Sprintf(gpu, version)+partition(devices))
+	}
+	load := func(version string) {
+		write(filepath.Join(root, "proc/driver/nvidia/version"), "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "+version+"  x\n")
 	}
 	for name, content := range map[string]string{"vendor": "0x10de", "device": "0x20b0", "revision": "0xa1", "class": "0x030200", "config": strings.Repeat("\x00", 64)} {
 		write(filepath.Join(root, "sys/bus/pci/devices/0000:10:00.0", name), content)
 	}
-	version("580.1")
-	c.CreateNode("changes")
-	seen := newAPI(t, c).follow(t.Context(), "changes")
-	start(t, nil, *binary, "--sink=node", "--node-name=changes", "--kubeconfig="+c.Kubeconfig(), "--listen=off",
+	load("580.1")
+	c.CreateNode(node)
+	seen := newAPI(t, c).follow(t.Context(), node)
+	start(t, nil, *binary, "--sink=node", "--node-name="+node, "--kubeconfig="+c.Kubeconfig(), "--listen=off",
 		"--mig-strategy=mixed", "--root="+root, "--driver-root="+driver)
 	until := func(key, value string, since time.Time) float64 {
 		t.Helper()
@@ -257,24 +288,21 @@ func latency(t *testing.T, c *cluster.Cluster) {
 	}
 	until("nvidia.com/cuda.driver-version.full", "580.1", time.Now())
 	capabilities := filepath.Join(root, "proc/driver/nvidia/capabilities/gpu0/mig")
-	var all, drivers, layouts []float64
 	devices := 0
-	for i := range *changes {
+	for i := range *changes / *hosts / 2 {
 		// Anywhere between two looks, and not so soon that one is due anyhow.
-		time.Sleep(6*time.Second + rand.N(2*time.Second))
-		v := fmt.Sprintf("580.%d", i/2+1)
-		if i%2 == 0 {
-			v = fmt.Sprintf("580.%d", i/2+2)
-			says(fmt.Sprintf(gpu, v) + partition(device, devices))
-			begin := time.Now()
-			version(v)
-			drivers = append(drivers, until("nvidia.com/cuda.driver-version.full", v, begin))
-			continue
-		}
-		devices = devices%7 + 1
-		v = fmt.Sprintf("580.%d", i/2+2)
-		says(fmt.Sprintf(gpu, v) + partition(device, devices))
+		pause := func() { time.Sleep(6*time.Second + rand.N(2*time.Second)) }
+		pause()
+		version := fmt.Sprintf("580.%d", i+2)
+		nvml(version, devices)
 		begin := time.Now()
+		load(version)
+		found.driver = append(found.driver, until("nvidia.com/cuda.driver-version.full", version, begin))
+
+		pause()
+		devices = devices%7 + 1
+		nvml(version, devices)
+		begin = time.Now()
 		if devices == 1 {
 			_ = os.RemoveAll(capabilities)
 		}
@@ -283,21 +311,15 @@ func latency(t *testing.T, c *cluster.Cluster) {
 				t.Fatal(err)
 			}
 		}
-		layouts = append(layouts, until("nvidia.com/mig-1g.5gb.count", fmt.Sprint(devices), begin))
+		found.mig = append(found.mig, until("nvidia.com/mig-1g.5gb.count", fmt.Sprint(devices), begin))
 	}
-	for _, row := range []struct {
-		what  string
-		times []float64
-	}{{"new driver to label", drivers}, {"MIG layout to label", layouts}, {"both", append(append(all, drivers...), layouts...)}} {
-		slices.Sort(row.times)
-		at := func(q float64) float64 { return row.times[min(len(row.times)-1, int(q*float64(len(row.times))))] }
-		t.Logf("| %s, %d changes: p50, p99, max | %.2f, %.2f, %.2f s | | |", row.what, len(row.times), at(0.5), at(0.99), at(1))
-	}
+	return found
 }
 
-func partition(device string, n int) (text string) {
+// partition is what NVML says of n MIG devices.
+func partition(n int) (text string) {
 	for i := range n {
-		text += fmt.Sprintf(device, i+7)
+		text += fmt.Sprintf("mig gpu=0 gi=%d ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n", i+7)
 	}
 	return text
 }
