@@ -12,7 +12,7 @@ RELEASE ?=
 LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE))
 RECORDED = testdata/hosts/h200x1.txtar
 
-.PHONY: help all build plugin run test lint unit e2e faults scale compare image fuzz bench generate clean
+.PHONY: help all build plugin run test lint unit e2e faults scale compare image fuzz vuln bench generate clean
 
 all: build plugin ## both binaries
 
@@ -33,7 +33,7 @@ run: build ## print this host's labels; without a GPU, a recorded host's
 	echo "$(RECORDED), a recorded host, gets:"; \
 	bin/gpu-labeller --print --host $(RECORDED)
 
-test: lint unit e2e ## all that CI runs
+test: lint unit e2e faults ## all that CI runs
 
 lint: ## gofmt, go vet, staticcheck, go mod tidy
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
@@ -77,9 +77,20 @@ fuzz: ## every fuzz target for FUZZTIME
 	@for package in $$($(GO) list ./...); do \
 		for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
 			echo "$$package $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$package || exit 1; \
 		done; \
 	done
+
+# The Go vulnerability database is a Go module, too: no more network than for the
+# others, and a version of it can be named.
+VULNDB ?= latest
+vuln: ## known vulnerabilities in what the code calls; not a part of test, since it changes by itself
+	@set -e; \
+	folder=$$($(GO) mod download -json golang.org/x/vulndb@$(VULNDB) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
+	echo "$$folder"; \
+	rm -rf .cache/vulndb; \
+	$(GO) run golang.org/x/vulndb/cmd/indexdb@$(VULNDB) -vulns "$$folder/data/osv" -out .cache/vulndb; \
+	$(GO) tool -modfile=tools/go.mod govulncheck -db "file://$(CURDIR)/.cache/vulndb" ./...
 
 bench: ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...

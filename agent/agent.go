@@ -23,7 +23,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
@@ -99,6 +98,8 @@ type Config struct {
 	// Fingerprint is that of a Fingerprinter for the host's root, unless a test
 	// has another. It is not called twice at a time.
 	Fingerprint func() (Fingerprint, error)
+	// drift is the clock's, unless a test has another.
+	drift func() time.Duration
 }
 
 // Agent labels a node. Its methods may be called by any goroutine.
@@ -114,8 +115,8 @@ type Agent struct {
 	watched func() Watched // what the sentry is to look at; nil without one
 	sentry  *sentry
 
-	started atomic.Int64              // when Run was called; Unix nanoseconds, 0 before
-	due     atomic.Pointer[time.Time] // when the next scan begins, or the one under way should have begun
+	started moment // when Run was called
+	due     moment // when the next scan begins, or the one under way should have begun
 }
 
 type event struct{ reason, message string }
@@ -139,6 +140,9 @@ func New(config Config) *Agent {
 		if config.Sentry {
 			watched = f.Watched
 		}
+	}
+	if config.drift == nil {
+		config.drift = drift()
 	}
 	a := &Agent{
 		config:  config,
@@ -167,7 +171,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 func (a *Agent) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	a.started.Store(time.Now().UnixNano())
+	a.started.set(time.Now())
 
 	var publishers sync.WaitGroup
 	for _, p := range a.publishers {

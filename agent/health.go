@@ -35,11 +35,11 @@ func answer(w http.ResponseWriter, wrong string) {
 
 // unhealthy says what is wrong, if anything is.
 func (a *Agent) unhealthy() string {
-	due := a.due.Load()
-	if due == nil {
+	due := a.due.get()
+	if due.IsZero() {
 		return "" // not run yet
 	}
-	if late := time.Since(*due); late > 3*a.config.ScanLimit {
+	if late := time.Since(due); late > 3*a.config.ScanLimit {
 		return fmt.Sprintf("a scan was due %v ago and has not ended: reading /sys or /proc hangs; look in the kernel log", late.Round(time.Second))
 	}
 	return ""

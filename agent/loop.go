@@ -66,6 +66,7 @@ type loop struct {
 	lastChange time.Time
 
 	readBack  readBack
+	drifted   time.Duration // of the time of day, at the last scan
 	lastState discover.State
 	stateTold bool
 }
@@ -223,8 +224,7 @@ func (l *loop) scanSoon(cause string) {
 func (l *loop) scanIn(d time.Duration, cause string) {
 	l.cause = cause
 	l.scanAlarm.set(d)
-	due := l.scanAlarm.at
-	l.due.Store(&due)
+	l.due.set(l.scanAlarm.at)
 }
 
 func (l *loop) startScan() {
@@ -281,6 +281,11 @@ func (l *loop) looked(k look) {
 	}
 	l.scanning = false
 	l.metrics.scanned(k)
+	if l.jumped() {
+		for _, p := range l.publishers {
+			p.moved()
+		}
+	}
 	if k.inv == nil {
 		k.inv = &discover.Inventory{}
 		if k.err != nil {
@@ -328,7 +333,7 @@ func (l *loop) quickLooked(k look) {
 	opts := l.opts
 	opts.OmitExtra = true // no count and no state before NVML was asked
 	set, _ := labels.Compute(m.inv, opts)
-	l.offer(offer{set: set, provisional: true, made: time.Unix(0, l.started.Load())})
+	l.offer(offer{set: set, provisional: true, made: l.started.get()})
 }
 
 // scanAfter says when to scan again, after a scan that has just ended.

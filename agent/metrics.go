@@ -20,10 +20,10 @@ type metrics struct {
 	mu       sync.Mutex // guards the values of all families
 	families []*family
 
-	scans, nvmlFailures, publishes, moved, reloads              *family
-	scanDuration                                                *family
-	held, state, problems, gpus, lastSuccess, labels, published *family
-	conflicts, missing, reloaded, build, cpu, memory, startTime *family
+	scans, nvmlFailures, publishes, moved, reloads                       *family
+	scanDuration                                                         *family
+	held, state, problems, gpus, lastSuccess, labels, published          *family
+	conflicts, refused, missing, reloaded, build, cpu, memory, startTime *family
 }
 
 // family is the series of one name. Its values are by label values, as series
@@ -57,6 +57,7 @@ func newMetrics(version string) *metrics {
 	m.published = add("gauge", "gpu_labeller_publish_last_success_timestamp_seconds", "When a sink was last called with success. It is not called while nothing changes.", "sink")
 	m.moved = add("counter", "gpu_labeller_labels_moved_total", "Times that a sink noticed that others changed its labels.", "sink")
 	m.conflicts = add("gauge", "gpu_labeller_conflicts", "1 for each label that was left alone, since another field manager set it to another value, and for each taint.", "sink", "label", "manager")
+	m.refused = add("gauge", "gpu_labeller_refused_labels", "1 for each label that stays as it is, since an admission webhook or policy refuses it.", "sink", "label")
 	m.missing = add("gauge", "gpu_labeller_missing_labels", "Labels that were published and are not on the Node after three intervals.")
 	m.reloads = add("counter", "gpu_labeller_config_reloads_total", "Reloads of the configuration.", "result")
 	m.reloaded = add("gauge", "gpu_labeller_config_last_reload_successful", "0 when the configuration file could not be used and the one before it is in force.")

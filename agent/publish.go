@@ -56,6 +56,10 @@ const (
 	// that others keep changing.
 	repairFirst = time.Second
 	repairLast  = time.Minute
+	// refusedFirst and refusedLast bound the time before a label that admission
+	// refused is tried again. All others are published.
+	refusedFirst = 10 * time.Second
+	refusedLast  = 10 * time.Minute
 )
 
 // offer is the labels that a sink is to show.
@@ -85,8 +89,8 @@ type publisher struct {
 	ready    atomic.Bool // something not provisional was published
 	watching atomic.Bool
 	// resyncFrom is when a resync may come at the earliest, since a watch that
-	// worked ended: the next one begins with what is there. Unix nanoseconds.
-	resyncFrom atomic.Int64
+	// worked ended: the next one begins with what is there.
+	resyncFrom moment
 
 	// What follows belongs to run.
 	done       *offer
@@ -101,6 +105,9 @@ type publisher struct {
 	touchAt    time.Time // zero if there is no need
 	lastResult string
 	conflicts  map[publish.Conflict]bool
+	refused    map[string]bool // keys of labels that admission refuses
+	refusals   backoff
+	refusedAt  time.Time       // when they are tried again; zero if there are none
 	taints     map[string]bool // left alone
 	watched    bool
 }
@@ -197,10 +204,12 @@ func (p *publisher) due(o *offer, changed bool, now time.Time) (reason, time.Dur
 		return newOffer, 0
 	case changed:
 		return repair, p.repairAt.Sub(now)
+	case !p.refusedAt.IsZero():
+		return retry, p.refusedAt.Sub(now)
 	case p.watching.Load() || p.resyncAt.IsZero():
 		return nothing, 0
 	}
-	return resync, max(p.resyncAt.Sub(now), time.Unix(0, p.resyncFrom.Load()).Sub(now))
+	return resync, max(p.resyncAt.Sub(now), p.resyncFrom.get().Sub(now))
 }
 
 // publish makes the sink show o.
@@ -290,9 +299,9 @@ func (p *publisher) settle(o *offer) {
 	p.mu.Unlock()
 }
 
-// show notes what the sink shows, and logs what is new about it. What is in
-// conflict is not ours.
-func (p *publisher) show(o *offer, set labels.Set, conflicts []publish.Conflict) {
+// show notes what the sink shows, and logs what is new about it, but for the keys
+// that were left alone.
+func (p *publisher) show(o *offer, set labels.Set, left []string) {
 	p.mu.Lock()
 	was := p.shown
 	p.shown = maps.Clone(set)
@@ -303,10 +312,10 @@ func (p *publisher) show(o *offer, set labels.Set, conflicts []publish.Conflict)
 	p.settle(o)
 
 	now := maps.Clone(p.shown)
-	for _, c := range conflicts {
-		delete(now, c.Key)
-		was = maps.Clone(was)
-		delete(was, c.Key)
+	was = maps.Clone(was)
+	for _, key := range left {
+		delete(now, key)
+		delete(was, key)
 	}
 	if change := diff(was, now); len(change) > 0 {
 		p.touchAt = time.Now().Add(touchTime)

@@ -236,7 +236,7 @@ func TestAPIErrors(t *testing.T) {
 		if len(calls) != len(failures)+1 {
 			b.Fatalf("%d calls, want %d", len(calls), len(failures)+1)
 		}
-		if gap := calls[2].at.Sub(calls[1].at); gap < 7*time.Second || gap > 11*time.Second {
+		if gap := calls[2].at.Sub(calls[1].at); gap < 7*time.Second || gap > 11*time.Second { // and twice the back-off, which is two seconds at most by then
 			b.Errorf("tried again %v after a 429 that asks for 7 s", gap)
 		}
 	})
@@ -342,6 +342,43 @@ func TestConflictsAreLoggedOnce(t *testing.T) {
 		b.wantLog(1, "conflict over label is gone")
 		if got := scrape(b, a)[`gpu_labeller_conflicts{sink="s",label="nvidia.com/gpu.product",manager="kubectl"}`]; got != 0 {
 			b.Errorf("metric is %v", got)
+		}
+	})
+}
+
+func TestRefusedLabelsAreTriedAgain(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := newWatching("s")
+		refused := &publish.ConflictError{Refused: []publish.Refusal{{Key: product, Reason: "not yours"}}}
+		s.onPublish(func(context.Context, int) error { return fmt.Errorf("%v: %w", s, refused) })
+		a := b.start(nil, s)
+		b.after(24 * time.Hour)
+		b.wantLog(1, "admission refuses it")
+		b.wantLog(1, "not yours")
+		b.wantLog(0, "could not be published")
+		if calls := s.count(); calls < 24*60/10 || calls > 24*60/5+20 {
+			b.Errorf("%d calls in a day", calls)
+		}
+		if wrong := a.unready(); wrong != "" {
+			b.Error(wrong)
+		}
+		metrics := scrape(b, a)
+		if got := metrics[`gpu_labeller_refused_labels{sink="s",label="nvidia.com/gpu.product"}`]; got != 1 {
+			b.Errorf("metric is %v", got)
+		}
+		if shown := metrics[`gpu_labeller_published_labels{sink="s"}`]; shown != float64(len(s.set())-1) {
+			b.Errorf("%v labels are said to be published, of %d", shown, len(s.set()))
+		}
+		s.onPublish(nil)
+		b.after(15 * time.Minute)
+		b.wantLog(1, "label is not refused any more")
+		if got := scrape(b, a)[`gpu_labeller_refused_labels{sink="s",label="nvidia.com/gpu.product"}`]; got != 0 {
+			b.Errorf("metric is %v", got)
+		}
+		n := s.count()
+		b.after(24 * time.Hour)
+		if s.count() != n {
+			b.Errorf("%d calls though nothing is refused", s.count()-n)
 		}
 	})
 }
@@ -454,6 +491,8 @@ func TestResultOf(t *testing.T) {
 	for want, err := range map[string]error{
 		resultOK:        nil,
 		resultConflict:  fmt.Errorf("x: %w", &publish.ConflictError{}),
+		resultToken:     fmt.Errorf("x: %w", apierrors.NewUnauthorized("expired")),
+		resultRefused:   fmt.Errorf("x: %w", &publish.ConflictError{Refused: []publish.Refusal{{}}}),
 		resultForbidden: fmt.Errorf("x: %w", &publish.ForbiddenError{Err: errors.New("no")}),
 		resultNoNode:    fmt.Errorf("x: %w", publish.ErrNoNode),
 		resultTwoAgents: fmt.Errorf("x: %w", publish.ErrTwoAgents),

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
@@ -15,7 +18,9 @@ import (
 const (
 	resultOK        = "ok"
 	resultConflict  = "conflict"
+	resultRefused   = "refused"
 	resultForbidden = "forbidden"
+	resultToken     = "unauthorized"
 	resultNoNode    = "no-node"
 	resultTwoAgents = "two-agents"
 	resultNoFolder  = "no-folder"
@@ -32,10 +37,14 @@ func resultOf(err error) string {
 	switch {
 	case err == nil:
 		return resultOK
+	case errors.As(err, &conflict) && len(conflict.Refused) > 0:
+		return resultRefused
 	case errors.As(err, &conflict):
 		return resultConflict
 	case errors.As(err, &forbidden):
 		return resultForbidden
+	case apierrors.IsUnauthorized(err):
+		return resultToken
 	case errors.Is(err, publish.ErrNoNode):
 		return resultNoNode
 	case errors.Is(err, publish.ErrTwoAgents):
@@ -59,7 +68,7 @@ func (p *publisher) result(result string, err error) {
 	p.metrics.publishes.add(1, p.name, result)
 	was := p.lastResult
 	p.lastResult = result
-	bad := func(r string) bool { return r != resultOK && r != resultConflict }
+	bad := func(r string) bool { return r != resultOK && r != resultConflict && r != resultRefused }
 	switch {
 	case bad(result) && result != was:
 		p.log.Warn("labels could not be published; trying again: "+redact(err.Error()), "sink", p.sink.String())
@@ -68,9 +77,9 @@ func (p *publisher) result(result string, err error) {
 	}
 }
 
-// report logs each conflict when it comes and when it goes, and gives those that
-// there are.
-func (p *publisher) report(err *publish.ConflictError, set labels.Set) []publish.Conflict {
+// report logs each conflict and refusal when it comes and when it goes, and gives
+// the keys of the labels that were left alone.
+func (p *publisher) report(err *publish.ConflictError, set labels.Set) (left []string) {
 	var conflicts []publish.Conflict
 	if err != nil {
 		conflicts = err.Conflicts
@@ -78,6 +87,7 @@ func (p *publisher) report(err *publish.ConflictError, set labels.Set) []publish
 	now := make(map[publish.Conflict]bool, len(conflicts))
 	values := map[string]float64{}
 	for _, c := range conflicts {
+		left = append(left, c.Key)
 		theirs := redact(c.Value)
 		c.Value = "" // another one is no other conflict
 		now[c] = true
@@ -101,7 +111,39 @@ func (p *publisher) report(err *publish.ConflictError, set labels.Set) []publish
 	p.conflicts = now
 	p.reportTaints(err, values)
 	p.metrics.conflicts.replaceFor(series(p.name), values)
-	return conflicts
+	return append(left, p.reportRefused(err)...)
+}
+
+// reportRefused does the same for labels that admission refuses, and says when they
+// are tried again.
+func (p *publisher) reportRefused(err *publish.ConflictError) (keys []string) {
+	now := map[string]bool{}
+	values := map[string]float64{}
+	if err != nil {
+		for _, r := range err.Refused {
+			keys = append(keys, r.Key)
+			now[r.Key] = true
+			values[series(p.name, r.Key)] = 1
+			if !p.refused[r.Key] {
+				p.log.Warn("label left as it is: admission refuses it, and not the others; change the webhook or policy. Trying again: "+redact(r.Reason), "sink", p.sink.String(), "label", r.Key)
+				p.event("LabelRefused", fmt.Sprintf("%v: label %s is left as it is, since admission refuses it: %s", p.sink, r.Key, r.Reason))
+			}
+		}
+	}
+	for key := range p.refused {
+		if !now[key] {
+			p.log.Info("label is not refused any more", "sink", p.sink.String(), "label", key)
+		}
+	}
+	p.refused = now
+	p.metrics.refused.replaceFor(series(p.name), values)
+	if len(now) == 0 {
+		p.refusals.reset()
+		p.refusedAt = time.Time{}
+	} else {
+		p.refusedAt = time.Now().Add(p.refusals.next(refusedFirst, refusedLast))
+	}
+	return keys
 }
 
 // reportTaints does the same for taints, and adds them to values.

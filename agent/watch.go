@@ -39,7 +39,7 @@ func (p *publisher) keepWatching(ctx context.Context, sink Watcher) {
 		cancel()
 		if time.Since(began) > time.Minute {
 			retries.reset()
-			p.resyncFrom.Store(time.Now().Add(jitter(p.config.Resync)).UnixNano())
+			p.resyncFrom.set(time.Now().Add(jitter(p.config.Resync)))
 		}
 		p.watching.Store(false)
 		if ctx.Err() != nil {

@@ -87,10 +87,16 @@ func (c *Client) stream(ctx context.Context, verb, resource string, req *rest.Re
 	return body, refused(err, verb, resource)
 }
 
+// namespaceTerminating is the cause of a 403 that no role can lift (k8s.io/api,
+// NamespaceTerminatingCause).
+const namespaceTerminating metav1.CauseType = "NamespaceTerminating"
+
 func refused(err error, verb, resource string) error {
 	switch {
 	case err == nil:
 		return nil
+	case apierrors.HasStatusCause(err, namespaceTerminating):
+		return fmt.Errorf("%s: the namespace is being deleted: %w", verb, err)
 	case apierrors.IsForbidden(err):
 		return &ForbiddenError{Verb: verb, Resource: resource, Err: err}
 	case apierrors.IsUnauthorized(err):

@@ -62,14 +62,22 @@ func (c Conflict) String() string {
 	return fmt.Sprintf("%s=%s (set by %s)", c.Key, c.Value, c.Manager)
 }
 
-// ConflictError lists, sorted by key, the labels that were left alone, and the
-// taints of the same key as ours. All other labels are published.
+// ConflictError lists, sorted by key, the labels that were left alone or refused,
+// and the taints of the same key as ours. All other labels are published.
 type ConflictError struct {
 	Conflicts []Conflict
+	Refused   []Refusal
 	Taints    []string // KEY=VALUE:EFFECT
 }
 
 func (e *ConflictError) Error() string {
+	if len(e.Refused) > 0 {
+		text := "admission refuses labels; change the webhook or policy: " + refusals(e.Refused)
+		if rest := (&ConflictError{Conflicts: e.Conflicts, Taints: e.Taints}); len(e.Conflicts)+len(e.Taints) > 0 {
+			text += "; " + rest.Error()
+		}
+		return text
+	}
 	if len(e.Conflicts) == 0 {
 		return "left alone what others set under the key of our taint: " + strings.Join(e.Taints, ", ")
 	}

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -152,11 +154,15 @@ func (f *FeatureFile) read(dir *os.Root, mode fs.FileMode) ([]byte, error) {
 	if !fi.Mode().IsRegular() || fi.Mode().Perm() != mode || fi.Size() > maxFeatureFile {
 		return nil, errNotOurs
 	}
-	file, err := dir.Open(f.name())
+	// What has taken its place since must not be waited for.
+	file, err := dir.OpenFile(f.name(), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
+	if fi, err = file.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil, errNotOurs
+	}
 	return io.ReadAll(io.LimitReader(file, maxFeatureFile))
 }
 

@@ -147,12 +147,12 @@ func testNodeConflict(t *testing.T, b *bench) {
 	// The API server agrees with makePlan, in all three.
 	live, err := n.read(t.Context())
 	check(t, err)
-	_, err = n.apply(t.Context(), live.UID, set)
+	_, err = n.apply(t.Context(), live.UID, set, false)
 	if got := conflictsIn(err); !slices.Equal(sorted(got), withoutValues(want)) {
 		t.Errorf("the API server's conflicts are %v, want %v", got, want)
 	}
 	// And write leaves out what turns out to be in conflict.
-	now, err := n.write(t.Context(), live.UID, plan{apply: set, write: true})
+	now, err := n.write(t.Context(), live, plan{apply: set, write: true})
 	check(t, err)
 	if !slices.Equal(now.plan.conflicts, withoutValues(want)) || !maps.Equal(now.plan.apply, labels.Set{"nvidia.com/gpu.family": "hopper"}) {
 		t.Errorf("write left %v", now.plan)
@@ -189,7 +189,7 @@ func (b *bench) applyAs(t *testing.T, manager string, set labels.Set) {
 	n := &Node{Client: b.admin, Name: b.node, FieldManager: manager, Force: true}
 	live, err := n.read(t.Context())
 	check(t, err)
-	_, err = n.apply(t.Context(), live.UID, set)
+	_, err = n.apply(t.Context(), live.UID, set, false)
 	check(t, err)
 }
 
@@ -305,7 +305,7 @@ func testNodeNotCreated(t *testing.T, b *bench) {
 			before, err := n.read(t.Context())
 			check(t, err)
 			b.Kubectl("delete", "node", b.node)
-			_, err = n.apply(t.Context(), before.UID, labels.Set{"nvidia.com/gpu.count": "8"})
+			_, err = n.apply(t.Context(), before.UID, labels.Set{"nvidia.com/gpu.count": "8"}, false)
 			t.Log(err)
 			if !errors.Is(err, ErrNoNode) {
 				t.Errorf("deleted: error %v, want ErrNoNode", err)
@@ -314,7 +314,7 @@ func testNodeNotCreated(t *testing.T, b *bench) {
 				t.Errorf("the Node is back: %s", out)
 			}
 			b.CreateNode(b.node)
-			_, err = n.apply(t.Context(), before.UID, labels.Set{"nvidia.com/gpu.count": "8"})
+			_, err = n.apply(t.Context(), before.UID, labels.Set{"nvidia.com/gpu.count": "8"}, false)
 			t.Log(err)
 			if !errors.Is(err, ErrNoNode) {
 				t.Errorf("re-created: error %v, want ErrNoNode", err)
@@ -460,7 +460,7 @@ func testForbidden(t *testing.T, b *bench) {
 		"patch": func() error {
 			live, err := (&Node{Client: b.admin, Name: b.node}).read(t.Context())
 			check(t, err)
-			_, err = n.apply(t.Context(), live.UID, set)
+			_, err = n.apply(t.Context(), live.UID, set, false)
 			return err
 		},
 	} {

@@ -25,8 +25,9 @@ import (
 // nodes; Watch needs watch.
 //
 // A label that another field manager set to another value is left alone and
-// reported as a *ConflictError, also when it was ours and was taken from us. A
-// label that someone removed comes back with the next Publish.
+// reported as a *ConflictError, also when it was ours and was taken from us. So is
+// one that an admission webhook or policy refuses, while it takes others. A label
+// that someone removed comes back with the next Publish.
 //
 // The Node itself is never created: what is applied names the UID it had a
 // moment before, and the API server refuses to create an object with a given UID
@@ -52,11 +53,12 @@ type Node struct {
 	// an agent before us kept one, and nobody will take it away. Nil for no one.
 	Stray func(*NodeTaints)
 
-	mu      sync.Mutex // guards what follows from Watch, which runs beside Publish
-	want    labels.Set // as last published; nil before the first Publish
-	last    outcome    // of the last Publish
-	tainted *taintNote // nil while the taint is not kept
-	seen    reading    // by Published, for the Publish that follows
+	mu      sync.Mutex        // guards what follows from Watch, which runs beside Publish
+	want    labels.Set        // as last published; nil before the first Publish
+	last    outcome           // of the last Publish
+	refused map[string]string // labels that admission last refused, and its words
+	tainted *taintNote        // nil while the taint is not kept
+	seen    reading           // by Published, for the Publish that follows
 }
 
 // reading is a Node as it was at a time.
@@ -81,7 +83,8 @@ type outcome struct {
 func (n *Node) String() string { return fmt.Sprintf("Node %q", n.Name) }
 
 // Publish implements Sink with one read, and one write if there is something to
-// change; with a taint, as much again. Errors to test for: *ConflictError,
+// change; with a taint, as much again. Where admission refuses the write, siftLimit
+// dry runs and a few more requests. Errors to test for: *ConflictError,
 // *ForbiddenError, ErrNoNode, ErrTwoAgents, and RetryAfter.
 //
 // ErrTwoAgents needs a memory, so only the agent that wrote first finds it: it
@@ -121,8 +124,8 @@ func (n *Node) put(ctx context.Context, set labels.Set, taint bool) error {
 	if errors.Is(err, ErrNoNode) && len(set) == 0 {
 		return nil // withdrawn, with the Node
 	}
-	if err == nil && len(n.last.plan.conflicts)+len(left) > 0 {
-		err = &ConflictError{Conflicts: n.last.plan.conflicts, Taints: left}
+	if p := n.last.plan; err == nil && len(p.conflicts)+len(p.refused)+len(left) > 0 {
+		err = &ConflictError{Conflicts: p.conflicts, Refused: p.refused, Taints: left}
 	}
 	if err != nil {
 		return fmt.Errorf("%v: %w", n, err)
@@ -144,13 +147,14 @@ func (n *Node) publish(ctx context.Context, set labels.Set, last outcome, change
 	p := makePlan(live, set, n.manager(), n.Force)
 	who := labelOwners(&live.ObjectMeta, n.manager())
 	if !p.write {
+		n.refused = nil
 		return outcome{uid: live.UID, version: live.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}, nil
 	}
 	if !changed && live.UID == last.uid && another(live, who, last) {
 		// What it looked like stays in mind, so that Watch is quiet until it moves.
 		return outcome{uid: last.uid, version: last.version, at: last.at, applied: last.applied, plan: p}, ErrTwoAgents
 	}
-	return n.write(ctx, live.UID, p)
+	return n.write(ctx, live, p)
 }
 
 // another reports whether another process applied labels under our field manager
@@ -173,15 +177,27 @@ func another(live *metav1.PartialObjectMetadata, who owners, last outcome) bool 
 	return false
 }
 
-// write applies p, and without the labels that turn out to be in conflict: p is
-// made from what was read a moment before.
-func (n *Node) write(ctx context.Context, uid types.UID, p plan) (outcome, error) {
+// write applies p, and without the labels that turn out to be in conflict or
+// refused: p is made from what was read a moment before.
+func (n *Node) write(ctx context.Context, was *metav1.PartialObjectMetadata, p plan) (outcome, error) {
 	for {
-		live, err := n.apply(ctx, uid, p.apply)
+		live, err := n.apply(ctx, was.UID, p.apply, false)
+		if _, refused := reasonOf(err); refused && len(p.refused) == 0 {
+			if p, err = n.sift(ctx, was, p, err); err != nil {
+				return outcome{}, err
+			}
+			if p.write {
+				continue
+			}
+			live = was
+		}
 		if err == nil {
 			who := labelOwners(&live.ObjectMeta, n.manager())
 			p.write = false
-			return outcome{uid: uid, version: live.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}, nil
+			if len(p.refused) == 0 {
+				n.refused = nil
+			}
+			return outcome{uid: was.UID, version: live.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}, nil
 		}
 		conflicts := conflictsIn(err)
 		if !apierrors.IsConflict(err) || len(conflicts) == 0 {
@@ -216,7 +232,7 @@ func (n *Node) read(ctx context.Context) (*metav1.PartialObjectMetadata, error) 
 	return decodeMetadata(body)
 }
 
-func (n *Node) apply(ctx context.Context, uid types.UID, set labels.Set) (*metav1.PartialObjectMetadata, error) {
+func (n *Node) apply(ctx context.Context, uid types.UID, set labels.Set, dryRun bool) (*metav1.PartialObjectMetadata, error) {
 	type metadata struct {
 		Name   string     `json:"name"`
 		UID    types.UID  `json:"uid"`
@@ -230,10 +246,13 @@ func (n *Node) apply(ctx context.Context, uid types.UID, set labels.Set) (*metav
 	if err != nil {
 		return nil, err
 	}
-	body, err := n.Client.do(ctx, "patch", "nodes",
-		n.Client.core.Patch(types.ApplyPatchType).Resource("nodes").Name(n.Name).
-			Param("fieldManager", n.manager()).Param("force", strconv.FormatBool(n.Force)).
-			SetHeader("Accept", metadataOnly).Body(object))
+	req := n.Client.core.Patch(types.ApplyPatchType).Resource("nodes").Name(n.Name).
+		Param("fieldManager", n.manager()).Param("force", strconv.FormatBool(n.Force)).
+		SetHeader("Accept", metadataOnly).Body(object)
+	if dryRun {
+		req = req.Param("dryRun", metav1.DryRunAll)
+	}
+	body, err := n.Client.do(ctx, "patch", "nodes", req)
 	if anotherUID(err) {
 		return nil, fmt.Errorf("%w (%w)", ErrNoNode, err)
 	}
@@ -284,13 +303,14 @@ func decodeMetadata(body []byte) (*metav1.PartialObjectMetadata, error) {
 type plan struct {
 	apply     labels.Set // what to apply
 	conflicts []Conflict // what to leave alone, sorted by key
+	refused   []Refusal  // what stays as it is, sorted by key
 	write     bool       // whether something is to change
 }
 
 func (p plan) equal(q plan) bool {
 	// That the other one changes a value of its own is no news.
 	same := func(a, b Conflict) bool { return a.Key == b.Key && a.Manager == b.Manager }
-	return p.write == q.write && maps.Equal(p.apply, q.apply) && slices.EqualFunc(p.conflicts, q.conflicts, same)
+	return p.write == q.write && maps.Equal(p.apply, q.apply) && slices.EqualFunc(p.conflicts, q.conflicts, same) && slices.Equal(p.refused, q.refused)
 }
 
 // makePlan compares what is there with what is wanted, and decides about

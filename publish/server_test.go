@@ -411,6 +411,10 @@ func TestNodeFeatureAnswers(t *testing.T) {
 		"no CRD": {eight, []answer{{code: 404, body: "404 page not found\n"}}, "GET", func(err error) bool {
 			return errors.Is(err, ErrNoNodeFeatures) && strings.HasSuffix(err.Error(), "with its CRDs; or elsewhere")
 		}},
+		"namespace is being deleted": {eight, []answer{none, status(403, metav1.StatusReasonForbidden, "unable to create new content", metav1.StatusCause{Type: "NamespaceTerminating"})}, "GET POST", func(err error) bool {
+			_, forbidden := errors.AsType[*ForbiddenError](err)
+			return !forbidden && strings.Contains(err.Error(), "the namespace is being deleted")
+		}},
 		"a web page": {eight, []answer{{code: 200, body: "<html>"}}, "GET", func(err error) bool { return strings.Contains(err.Error(), "answer") }},
 		"busy":       {eight, []answer{{code: 429, body: "later", header: "Retry-After: 5"}}, "GET", func(err error) bool { return RetryAfter(err) == 5*time.Second }},
 	}

@@ -361,7 +361,10 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
-		server = &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+		server = &http.Server{
+			Handler: a.Handler(), MaxHeaderBytes: 16 << 10,
+			ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		}
 		go func() { _ = server.Serve(listener) }()
 		defer server.Close()
 		log.Debug("serving /healthz, /readyz and /metrics", "address", listener.Addr().String())

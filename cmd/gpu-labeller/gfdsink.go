@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/gpu-labeller/gpu-labeller/agent"
+	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -84,10 +86,12 @@ func (f gfdFile) Published(ctx context.Context) (labels.Set, error) {
 	if err != nil || len(set) > 0 {
 		return set, err
 	}
-	if info, err := os.Lstat(f.Path); err != nil || !info.Mode().IsRegular() || info.Size() > 1<<16 {
+	dir, err := hostfs.Root("").OpenDir(filepath.Dir(f.Path))
+	if err != nil {
 		return set, nil
 	}
-	content, err := os.ReadFile(f.Path)
+	defer dir.Close()
+	content, err := dir.ReadFile(filepath.Base(f.Path), 1<<16)
 	if err != nil {
 		return set, nil
 	}

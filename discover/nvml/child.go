@@ -130,9 +130,9 @@ func (p *Prober) Ask(ctx context.Context) Answer {
 
 	select {
 	case got := <-read:
-		p.reap(c, reapTime) // it may be about to end by itself, with the better reason
+		itself := p.reap(c, reapTime) // if so, with the better reason
 		if got.err != nil {
-			return failed(Crash, "%s", c.crashText(got.err))
+			return failed(Crash, "%s", c.crashText(got.err, itself))
 		}
 		return got.answer
 	case <-ctx.Done():
@@ -152,6 +152,16 @@ func failed(kind FailureKind, format string, args ...any) Answer {
 // childVariable marks the child's environment: a program that does not know
 // ChildCommand, as a test binary may not, must not start itself for ever.
 const childVariable = "GPU_LABELLER_NVML_CHILD"
+
+// childEnvironment is all that the child is told: where the loader looks. What the
+// environment says of the cluster is none of the library's business.
+func childEnvironment() []string {
+	env := []string{childVariable + "=1", "GOMAXPROCS=1", "GOTRACEBACK=none"}
+	if path, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
+		env = append(env, "LD_LIBRARY_PATH="+path)
+	}
+	return env
+}
 
 func (p *Prober) start() (*child, error) {
 	if os.Getenv(childVariable) != "" {
@@ -174,7 +184,7 @@ func (p *Prober) start() (*child, error) {
 	cmd := exec.Command(executable, ChildCommand, p.DriverRoot)
 	cmd.Args[0] = "gpu-labeller-nvml"
 	cmd.Stdout, cmd.Stderr = w, stderrEnd
-	cmd.Env = append(os.Environ(), childVariable+"=1", "GOMAXPROCS=1", "GOTRACEBACK=none")
+	cmd.Env = childEnvironment()
 	// A group of its own, so that what NVML started can be ended with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 
@@ -220,14 +230,16 @@ func (c *child) listen(stderr *os.File) {
 	_, _ = io.Copy(io.Discard, stderr)
 }
 
-// reap waits for the child to end, and kills it when it does not.
-func (p *Prober) reap(c *child, wait time.Duration) {
+// reap waits for the child to end by itself, and kills it when it does not.
+func (p *Prober) reap(c *child, wait time.Duration) (itself bool) {
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-c.ended:
+		return true
 	case <-t.C:
 		p.kill(c)
+		return false
 	}
 }
 
@@ -280,14 +292,14 @@ func (a *Answer) check() error {
 	return nil
 }
 
-// crashText says how a child ended that gave no answer: by a signal, with an
-// exit code, or with nonsense.
-func (c *child) crashText(decodeErr error) string {
+// crashText says how a child ended that gave no answer: by a signal, with an exit
+// code, or, also where it did not end by itself, with nonsense.
+func (c *child) crashText(decodeErr error, itself bool) string {
 	text := "the NVML child process gave no answer: " + decodeErr.Error()
 	var exit *exec.ExitError
 	select {
 	case <-c.ended:
-		if !errors.As(c.err, &exit) {
+		if !itself || !errors.As(c.err, &exit) {
 			break
 		}
 		switch status, ok := exit.Sys().(syscall.WaitStatus); {

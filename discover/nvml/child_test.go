@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -257,6 +258,7 @@ func TestNonsense(t *testing.T) {
 		{"100 MB", `head -c 104857600 /dev/zero; exit 0`, "invalid character"},
 		{"100 MB of JSON", `printf '{"init":"'; head -c 104857600 /dev/zero | tr '\000' a; exit 0`, "more than"},
 		{"endless", `while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done`, "invalid character"},
+		{"does not end", `trap '' PIPE; echo hello; while :; do sleep 1; done`, "invalid character"},
 		{"too many GPUs", `printf '{"init":"SUCCESS","gpus":['; i=0; while [ $i -lt 1024 ]; do printf '{"index":0},'; i=$((i+1)); done; printf '{"index":0}]}'`, "1025 GPUs"},
 		{"bad address", `printf '{"init":"SUCCESS","gpus":[{"index":0,"pci_address":"here"}]}'`, "parsing PCI address"},
 		{"stderr is told", `echo 'undefined symbol: nvmlX' >&2; exit 127`, "undefined symbol: nvmlX"},
@@ -319,6 +321,25 @@ func TestChildDoesNotStartChildren(t *testing.T) {
 	p := Prober{}
 	if a := p.Ask(context.Background()); a.Failure == nil || !strings.Contains(a.Failure.Text, "does not know the command") {
 		t.Errorf("failure %+v", a.Failure)
+	}
+}
+
+// NVIDIA's code learns nothing of the cluster from the child's environment.
+func TestChildEnvironment(t *testing.T) {
+	t.Setenv("LD_LIBRARY_PATH", "/opt/nvidia/lib64")
+	t.Setenv("KUBECONFIG", "/etc/kubernetes/admin.conf")
+	t.Setenv("SECRET", "hunter2")
+	said := filepath.Join(t.TempDir(), "environment")
+	p := Prober{Executable: script(t, "cat /proc/$$/environ > "+said), Timeout: 20 * time.Second}
+	p.Ask(context.Background())
+	text, err := os.ReadFile(said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+	slices.Sort(got)
+	if want := []string{"GOMAXPROCS=1", "GOTRACEBACK=none", childVariable + "=1", "LD_LIBRARY_PATH=/opt/nvidia/lib64"}; !slices.Equal(got, want) {
+		t.Errorf("environment %q, want %q", got, want)
 	}
 }
 

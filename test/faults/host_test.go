@@ -35,7 +35,8 @@ type host struct {
 	sets         map[base]labels.Set // what each base stands for here
 	proxy        *proxy
 	kubeconfig   string
-	chooses      bool // no sink is given
+	chooses      bool   // no sink is given
+	namespace    string // of the NodeFeature
 	agent        *process
 	history      *history
 	seen         int    // how much of the history has been judged
@@ -45,6 +46,8 @@ type host struct {
 
 	token string // the agent's
 	other *process
+
+	release func() // see holdInKernel
 }
 
 const (
@@ -143,13 +146,20 @@ func newHost(t *testing.T, w *world, r *row) *host {
 	h.sets[pciOnly] = h.print()
 	provisionalOf(h)
 	h.says(gpus(oldGPU, r.gpus))
-	if r.sink == "" {
+	switch r.sink {
+	case "":
 		w.createNode(t, h.name)
 		h.history = w.nodes.of(h.name)
-		return h
+	case "node-feature":
+		w.createNode(t, h.name)
+		h.namespace = h.name
+		h.kubectl("create", "namespace", h.namespace)
+		h.history = w.objects.of(h.name)
+		h.history.add(labels.Set{})
+	case "feature-file":
+		h.folder = t.TempDir()
+		h.history = newHistory()
 	}
-	h.folder = t.TempDir()
-	h.history = newHistory()
 	return h
 }
 
@@ -188,11 +198,19 @@ func (h *host) args() []string {
 	if h.folder != "" {
 		return append(args, "--sink=feature-file", "--feature-file", h.folder+"/gpu-labeller")
 	}
+	sink := "node"
+	if h.namespace != "" {
+		sink = "node-feature"
+		args = append(args, "--namespace", h.namespace)
+	}
 	if !h.chooses {
-		args = append(args, "--sink=node")
+		args = append(args, "--sink", sink)
 	}
 	return append(args, "--node-name", h.name, "--force-node-name", "--kubeconfig", h.kubeconfig)
 }
+
+// uuid is that of a GPU or a fabric, which name pieces of hardware, or an object's.
+var uuid = regexp.MustCompile(`(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}`)
 
 func (h *host) run(args []string) *process {
 	h.Helper()
@@ -212,6 +230,15 @@ func (h *host) run(args []string) *process {
 			_ = p.cmd.Process.Signal(syscall.SIGCONT)
 			_ = p.cmd.Process.Kill()
 			_ = p.cmd.Wait()
+		}
+		log := p.String()
+		if found := uuid.FindString(log); found != "" {
+			h.Errorf("the log has a UUID, %s", found)
+		}
+		for _, secret := range []string{h.token, h.w.cluster.Config().BearerToken} {
+			if secret != "" && strings.Contains(log, secret) {
+				h.Error("the log has a token")
+			}
 		}
 		if h.Failed() {
 			h.Logf("the agent said\n%s", p)
@@ -245,7 +272,7 @@ func (h *host) end(s syscall.Signal) {
 	go func() { done <- h.agent.cmd.Wait() }()
 	select {
 	case err := <-done:
-		if s == syscall.SIGTERM && err != nil {
+		if s == syscall.SIGTERM && err != nil && h.agent.String() != "" { // else it had not begun
 			h.Errorf("the agent ended with %v", err)
 		}
 	case <-time.After(15 * time.Second):

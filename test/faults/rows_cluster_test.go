@@ -84,8 +84,8 @@ func serverRows() []row {
 			}, want: want{of: other}}},
 		},
 		row{
-			area: area, name: "API: away at the start", fault: "503 from the start, without `--sink`, so that it must be asked which sink to take; and it works later",
-			chooses: true,
+			area: area, name: "API: away at the start", fault: "503 from the start, without `--sink`, so that it must be asked whether there is NFD; and it works later",
+			chooses: true, sink: "node-feature",
 			setup: func(h *host) {
 				h.viaProxy()
 				h.proxy.set(status(503, "ServiceUnavailable"))
@@ -109,20 +109,20 @@ func serverRows() []row {
 			after: []step{{do: func(h *host) { h.serviceAccount() }, want: want{of: other}}},
 		},
 		row{
-			area: area, name: "API: admission refuses a label", fault: "a ValidatingAdmissionPolicy refuses one of the labels, so the API server takes none; it is deleted",
+			area: area, name: "API: admission refuses a label", fault: "a ValidatingAdmissionPolicy refuses one of the labels; it is deleted",
 			during: []step{{do: func(h *host) {
-				h.w.cluster.Apply(fmt.Sprintf(policy, h.name, h.name))
-				h.until("the policy", time.Minute, func() bool {
-					_, err := h.w.cluster.TryKubectl("label", "node", h.name, "nvidia.com/gpu.product=x", "--overwrite", "--dry-run=server")
-					time.Sleep(200 * time.Millisecond)
-					return err != nil
-				})
+				h.policy("'nvidia.com/gpu.product' in oldObject.metadata.labels && 'nvidia.com/gpu.product' in object.metadata.labels && object.metadata.labels['nvidia.com/gpu.product'] == oldObject.metadata.labels['nvidia.com/gpu.product']")
+				newHardware(h)
+			}, says: "admission refuses it, and not the others", want: but(other, "nvidia.com/gpu.product", "NVIDIA-A100-SXM4-40GB")}},
+			after: []step{{do: deletePolicy, want: want{of: other}}},
+		},
+		row{
+			area: area, name: "API: admission refuses the agent", fault: "a ValidatingAdmissionPolicy refuses whatever the agent writes; it is deleted",
+			during: []step{{do: func(h *host) {
+				h.policy("false")
 				newHardware(h)
 			}, says: "labels could not be published", want: want{of: all}}},
-			after: []step{{do: func(h *host) {
-				h.kubectl("delete", "validatingadmissionpolicybinding", h.name)
-				h.kubectl("delete", "validatingadmissionpolicy", h.name)
-			}, want: want{of: other}}},
+			after: []step{{do: deletePolicy, want: want{of: other}}},
 		},
 		row{
 			area: "The watch of the Node", name: "API: Node deleted and joins again", fault: "the Node is deleted, and joins again",
@@ -175,14 +175,30 @@ spec:
   matchConditions:
   - {name: this-node, expression: "object.metadata.name == '%[1]s'"}
   validations:
-  - expression: "'nvidia.com/gpu.product' in oldObject.metadata.labels && 'nvidia.com/gpu.product' in object.metadata.labels && object.metadata.labels['nvidia.com/gpu.product'] == oldObject.metadata.labels['nvidia.com/gpu.product']"
-    message: "the product is not yours to say"
+  - {expression: %[2]q, message: "it is not yours to say"}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
-metadata: {name: %[2]q}
-spec: {policyName: %[2]q, validationActions: [Deny]}
+metadata: {name: %[1]q}
+spec: {policyName: %[1]q, validationActions: [Deny]}
 `
+
+// policy has the API server refuse changes of the Node by anybody, unless allowed
+// is true of them, and waits until it does.
+func (h *host) policy(allowed string) {
+	h.Helper()
+	h.w.cluster.Apply(fmt.Sprintf(policy, h.name, allowed))
+	h.until("the policy", time.Minute, func() bool {
+		_, err := h.w.cluster.TryKubectl("label", "node", h.name, "nvidia.com/gpu.product=x", "--overwrite", "--dry-run=server")
+		time.Sleep(200 * time.Millisecond)
+		return err != nil
+	})
+}
+
+func deletePolicy(h *host) {
+	h.kubectl("delete", "validatingadmissionpolicybinding", h.name)
+	h.kubectl("delete", "validatingadmissionpolicy", h.name)
+}
 
 func (h *host) kubectl(args ...string) {
 	h.Helper()

@@ -39,6 +39,12 @@ func oldHardware(h *host) {
 const migText = "mig gpu=0 gi=1 ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n" +
 	"mig gpu=0 gi=2 ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n"
 
+// An A100 and a T4.
+const (
+	a100      = "gpu bus=00000000:10:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=0\n"
+	twoModels = hardware + a100 + "gpu bus=00000000:18:00.0 dev=0x1eb810de name=Tesla~T4 mem=15360 cc=7.5\n"
+)
+
 func migGPU() string { return strings.Replace(gpus(oldGPU, 1), "mig=0", "mig=1", 1) + migText }
 
 // hardwareRows change what is on the bus.
@@ -64,10 +70,37 @@ func hardwareRows() []row {
 			during: []step{{do: func(h *host) { h.unplug(2); time.Sleep(500 * time.Millisecond); h.plug(2) }, want: want{of: all}}},
 		},
 		{
+			area: area, name: "GPU that comes and goes", fault: "one of four GPUs vanishes from `/sys`, file by file, and comes back, two hundred times, at any time of a scan", gpus: 4,
+			during: []step{{do: func(h *host) {
+				for i := range 200 {
+					h.unplug(2)
+					time.Sleep(time.Duration(i%5) * time.Millisecond)
+					h.plug(2)
+					time.Sleep(time.Duration(i%20) * time.Millisecond)
+				}
+			}, want: want{of: all}}},
+		},
+		{
 			area: area, name: "GPU removed and back", fault: "one of four GPUs is removed, and put back", gpus: 4,
 			during: []step{{do: func(h *host) { h.unplug(3); h.says(gpus(oldGPU, 3)) }, want: three}},
 			after: []step{{do: func(h *host) { h.says(gpus(oldGPU, 4)); h.plug(3) }, want: want{of: all},
 				through: []want{oneFailed, but(all, "count.pci", "3")}}},
+		},
+		{
+			area: area, name: "one of two models removed and back", fault: "of an A100 and a T4, the A100 is removed, and put back", gpus: 2,
+			setup: func(h *host) {
+				h.says(twoModels)
+				h.sets[all] = h.print()
+				h.says(strings.Replace(twoModels, a100, "", 1))
+				h.unplug(0)
+				h.sets[other] = h.print()
+				h.plug(0)
+				h.says(twoModels)
+			},
+			during: []step{{do: func(h *host) { h.says(strings.Replace(twoModels, a100, "", 1)); h.unplug(0) }, want: want{of: other}.called("all, of the T4 alone"),
+				through: []want{but(other, "count.pci", "2"), but(other, "count.pci", "2", "count.failed", "1", "state", "degraded")}}},
+			after: []step{{do: func(h *host) { h.says(twoModels); h.plug(0) }, want: want{of: all},
+				through: []want{but(all, "count.pci", "1"), but(other, "count.pci", "2"), but(other, "count.pci", "2", "count.failed", "1", "state", "degraded")}}},
 		},
 		{
 			area: area, name: "last GPU removed and back", fault: "the last GPU is removed, and put back",
@@ -188,7 +221,7 @@ func fileRows() []row {
 		},
 		{
 			name: "folder removed and remade", fault: "its folder is removed, and remade",
-			during: []step{{do: func(h *host) { h.must(os.RemoveAll(h.folder)) }, want: want{of: none}}},
+			during: []step{{do: func(h *host) { h.removeFolder() }, want: want{of: none}}},
 			after:  whole(func(h *host) { h.must(os.Mkdir(h.folder, 0o755)) }),
 		},
 		{
@@ -300,9 +333,16 @@ func fileRows() []row {
 		},
 	}
 	for i := range rows {
-		rows[i].area, rows[i].sink, rows[i].name = area, "file", "file: "+rows[i].name
+		rows[i].area, rows[i].sink, rows[i].name = area, "feature-file", "file: "+rows[i].name
 	}
 	return rows
+}
+
+// removeFolder removes the folder of the feature file, into which the agent may be
+// writing.
+func (h *host) removeFolder() {
+	h.Helper()
+	h.until("no folder", time.Minute, func() bool { return os.RemoveAll(h.folder) == nil })
 }
 
 // needsMount skips a row where the test may not mount.
@@ -353,16 +393,6 @@ func (h *host) stopSecond(p *process) {
 func agentRows() []row {
 	const area = "The agent"
 	same := want{of: all}
-	quietly := func(do func(*host)) func(*host) {
-		return func(h *host) {
-			before := h.history.ours()
-			do(h)
-			h.awaitScans(2)
-			if n := h.history.ours() - before; n > 0 {
-				h.Errorf("the Node was written %d times, and nothing had changed", n)
-			}
-		}
-	}
 	hang := func(h *host) { h.says(gpus(oldGPU, 1) + "hang nvmlInit\n") }
 	hanging := func(h *host) {
 		hang(h)
@@ -396,18 +426,11 @@ func agentRows() []row {
 		},
 		{
 			name: "killed at any time", fault: "it is killed twenty times, at any time, the hardware changing",
-			during: []step{{do: func(h *host) {
-				for i := range 20 {
-					if i%2 == 0 {
-						newHardware(h)
-					} else {
-						oldHardware(h)
-					}
-					time.Sleep(time.Duration(i*60) * time.Millisecond)
-					h.restart(syscall.SIGKILL)
-				}
-				oldHardware(h)
-			}, want: same, through: []want{{of: other}}}},
+			during: []step{{do: killedAtAnyTime(syscall.SIGKILL), want: same, through: []want{{of: other}}}},
+		},
+		{
+			name: "ended at any time", fault: "it is ended twenty times (SIGTERM), at any time, the hardware changing",
+			during: []step{{do: killedAtAnyTime(syscall.SIGTERM), want: same, through: []want{{of: other}}}},
 		},
 		{
 			name: "frozen", fault: "it is frozen for ten seconds (SIGSTOP), as by a virtual machine that pauses",
@@ -445,6 +468,34 @@ func agentRows() []row {
 		rows[i].area = area
 	}
 	return rows
+}
+
+// quietly has do change nothing that is published, without a write.
+func quietly(do func(*host)) func(*host) {
+	return func(h *host) {
+		before := h.history.ours()
+		do(h)
+		h.awaitScans(2)
+		if n := h.history.ours() - before; n > 0 {
+			h.Errorf("it was written %d times, and nothing had changed", n)
+		}
+	}
+}
+
+// killedAtAnyTime restarts the agent twenty times while the hardware changes.
+func killedAtAnyTime(s syscall.Signal) func(*host) {
+	return func(h *host) {
+		for i := range 20 {
+			if i%2 == 0 {
+				newHardware(h)
+			} else {
+				oldHardware(h)
+			}
+			time.Sleep(time.Duration(i*60) * time.Millisecond)
+			h.restart(s)
+		}
+		oldHardware(h)
+	}
 }
 
 // provisionalOf is what the bus alone tells before NVML was asked.

@@ -17,7 +17,7 @@ import (
 
 func rows() []row {
 	var all []row
-	for _, some := range [][]row{libraryRows(), initRows(), queryRows(), childRows(), hardwareRows(), fileRows(), serverRows(), writerRows(), agentRows()} {
+	for _, some := range [][]row{libraryRows(), initRows(), queryRows(), childRows(), hardwareRows(), fileRows(), serverRows(), nodeFeatureRows(), writerRows(), agentRows()} {
 		all = append(all, some...)
 	}
 	return all
@@ -41,7 +41,6 @@ func libraryRows() []row {
 					var err error
 					library, err = os.ReadFile(h.library())
 					h.must(err)
-					h.must(os.Remove(h.library()))
 					do(h, library)
 				},
 				says: says, want: held(state),
@@ -53,7 +52,7 @@ func libraryRows() []row {
 		}
 	}
 	return []row{
-		broken("library missing", "it is missing", "NVML's library was not found", "no-driver", func(*host, []byte) {}),
+		broken("library missing", "it is missing", "NVML's library was not found", "no-driver", func(h *host, _ []byte) { h.must(os.Remove(h.library())) }),
 		broken("library empty", "it is an empty file", "file too short", "no-driver", func(h *host, _ []byte) { h.replace(nil) }),
 		broken("library is text", "it is no library", "invalid ELF header", "no-driver", func(h *host, _ []byte) { h.replace(bytes.Repeat([]byte("404 page not found\n"), 100)) }),
 		broken("library of 32 bits", "it is one of 32 bits", "wrong ELF class", "no-driver", func(h *host, l []byte) {
@@ -67,8 +66,14 @@ func libraryRows() []row {
 			h.replace(l)
 		}),
 		broken("library cut", "half of it is there", "the NVML child process ended", "error", func(h *host, l []byte) { h.replace(l[:len(l)/2]) }),
-		broken("library a folder", "a folder has its name", "NVML's library was not found", "no-driver", func(h *host, _ []byte) { h.must(os.Mkdir(h.library(), 0o755)) }),
-		broken("library a pipe", "a named pipe has its name", "NVML's library was not found", "no-driver", func(h *host, _ []byte) { h.must(syscall.Mkfifo(h.library(), 0o644)) }),
+		broken("library a folder", "a folder has its name", "NVML's library was not found", "no-driver", func(h *host, _ []byte) {
+			h.must(os.Remove(h.library()))
+			h.must(os.Mkdir(h.library(), 0o755))
+		}),
+		broken("library a pipe", "a named pipe has its name", "NVML's library was not found", "no-driver", func(h *host, _ []byte) {
+			h.must(os.Remove(h.library()))
+			h.must(syscall.Mkfifo(h.library(), 0o644))
+		}),
 		broken("library without init", "it has no nvmlInit", "nvmlInit", "no-driver", func(h *host, _ []byte) {
 			without := standin.DriverRoot(h.T, "", "nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags")
 			l, err := os.ReadFile(filepath.Join(without, "usr/lib64/libnvidia-ml.so.1"))
@@ -81,6 +86,27 @@ func libraryRows() []row {
 		broken("library crashes while it is loaded", "loading it crashes", "SIGABRT", "error", func(h *host, _ []byte) {
 			h.compile("#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }\n")
 		}),
+		broken("library writes everywhere", "loading it writes to every descriptor", "its answer: invalid character", "error", func(h *host, _ []byte) {
+			h.compile(writesEverywhere("!"))
+		}),
+		broken("library writes blanks everywhere", "loading it writes blanks to every descriptor, without end", "it wrote more than 4194304 bytes", "error", func(h *host, _ []byte) {
+			h.compile(writesEverywhere(" "))
+		}),
+		broken("library without end of memory", "loading it takes memory without end, at a limit of 64 MiB for agent and NVML process", "killed", "error", func(h *host, _ []byte) {
+			h.limitMemory(64 << 20)
+			h.compile("#include <stdlib.h>\n#include <string.h>\n__attribute__((constructor)) static void eat(void) { for (;;) { char *p = malloc(1 << 20); if (p) memset(p, 1, 1 << 20); } }\n")
+		}),
+		{
+			area: area, name: "library of an older driver", fault: "it is an older one, without the calls for MIG, architecture, fabric and peers",
+			during: []step{{do: func(h *host) {
+				old := standin.DriverRoot(h.T, "", "nvmlDeviceGetMigMode", "nvmlDeviceGetArchitecture", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetP2PStatus", "nvmlDeviceGetMemoryInfo_v2")
+				l, err := os.ReadFile(filepath.Join(old, "usr/lib64/libnvidia-ml.so.1"))
+				h.must(err)
+				h.must(os.Rename(h.library(), h.library()+".newer"))
+				h.replace(l)
+			}, want: but(all, "nvidia.com/mig.capable", "false", "mig.state", "", "mig.gpus", "", "mig.devices", "")}},
+			after: whole(func(h *host) { h.must(os.Rename(h.library()+".newer", h.library())) }),
+		},
 		{
 			area: area, name: "driver comes later", fault: "no driver at the start; later there is one",
 			setup: func(h *host) {
@@ -96,15 +122,21 @@ func libraryRows() []row {
 	}
 }
 
+func writesEverywhere(text string) string {
+	return fmt.Sprintf("#include <string.h>\n#include <unistd.h>\n__attribute__((constructor)) static void flood(void) {\n"+
+		"static char b[65536]; memset(b, '%s', sizeof b); for (;;) for (int fd = 1; fd < 32; fd++) if (write(fd, b, sizeof b) < 0) continue; }\n", text)
+}
+
 // compile makes the library of C source.
 func (h *host) compile(source string) {
 	h.Helper()
 	c := filepath.Join(h.driver, "library.c")
 	h.must(os.WriteFile(c, []byte(source), 0o644))
-	out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", h.library(), c).CombinedOutput()
+	out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", h.library()+".new", c).CombinedOutput()
 	if err != nil {
 		h.Fatalf("gcc: %v\n%s", err, out)
 	}
+	h.must(os.Rename(h.library()+".new", h.library()))
 }
 
 // initRows have nvmlInit return each error that nvml.h 13 has.
@@ -182,6 +214,8 @@ func queryRows() []row {
 		{"brand", "its brand (UNKNOWN)", "error nvmlDeviceGetBrand gpu=%d UNKNOWN", same},
 		{"architecture", "its architecture (UNKNOWN)", "error nvmlDeviceGetArchitecture gpu=%d UNKNOWN", same},
 		{"fabric", "its fabric (UNKNOWN)", "error nvmlDeviceGetGpuFabricInfo gpu=%d UNKNOWN\nerror nvmlDeviceGetGpuFabricInfoV gpu=%d UNKNOWN", same},
+		{"addressing mode", "its addressing mode (UNKNOWN)", "error nvmlDeviceGetAddressingMode gpu=%d UNKNOWN", same},
+		{"NVLink", "its NVLinks (UNKNOWN)", "error nvmlDeviceGetNvLinkState gpu=%d UNKNOWN", same},
 		{"peers", "its peers (UNKNOWN)", "error nvmlDeviceGetP2PStatus gpu=%d UNKNOWN", same},
 	} {
 		r := row{area: area, name: "query " + q.name, fault: q.fault, gpus: 4, after: whole(func(h *host) { h.says(gpus(oldGPU, 4)) })}
@@ -195,6 +229,30 @@ func queryRows() []row {
 				want = lastMemory
 			}
 			r.during = append(r.during, step{do: func(h *host) { h.says(gpus(oldGPU, 4) + line + "\n") }, want: want})
+		}
+		list = append(list, r)
+	}
+	// Two MIG devices on each GPU.
+	split := strings.ReplaceAll(gpus(oldGPU, 4), "mig=0", "mig=1")
+	for i := range 4 {
+		split += strings.ReplaceAll(migText, "gpu=0", fmt.Sprintf("gpu=%d", i))
+	}
+	for _, q := range []struct{ name, fault, function string }{
+		{"number of MIG devices", "how many MIG devices it may have (UNKNOWN)", "nvmlDeviceGetMaxMigDeviceCount"},
+		{"MIG device", "the handle of its MIG devices (UNKNOWN)", "nvmlDeviceGetMigDeviceHandleByIndex"},
+		{"GPU instance", "their GPU instances (UNKNOWN)", "nvmlDeviceGetGpuInstanceId"},
+		{"compute instance", "their compute instances (UNKNOWN)", "nvmlDeviceGetComputeInstanceId"},
+		{"MIG attributes", "their memory and engines (UNKNOWN)", "nvmlDeviceGetAttributes"},
+		{"GPU instance's profile", "the profile of their GPU instances (UNKNOWN)", "nvmlGpuInstanceGetInfo"},
+		{"profiles", "the profiles that it can have (UNKNOWN)", "nvmlDeviceGetGpuInstanceProfileInfo"},
+	} {
+		r := row{area: "Questions to NVML about two MIG devices, on each of four GPUs in turn", name: "query " + q.name, fault: q.fault, gpus: 4,
+			setup: func(h *host) { h.says(split); h.sets[all] = h.print() },
+			after: whole(func(h *host) { h.says(split) }),
+		}
+		for i := range 4 {
+			r.during = append(r.during, step{do: func(h *host) { h.says(split + fmt.Sprintf("error %s gpu=%d UNKNOWN\n", q.function, i)) },
+				want: but(all, "mig.state", "unknown", "mig.devices", "", "nvidia.com/mig-1g.5gb.count", "6")})
 		}
 		list = append(list, r)
 	}
@@ -268,6 +326,41 @@ func childRows() []row {
 				want: held("error"), through: []want{held("timeout")},
 			}},
 			after: whole(func(h *host) { h.says(gpus(oldGPU, 2)) }),
+		},
+		{
+			area: area, name: "held in the kernel", fault: "it waits inside the kernel, and SIGKILL does not end it; the agent is ended and started again while it does", gpus: 2, flags: short,
+			setup: needsFUSE,
+			during: []step{{
+				do: func(h *host) {
+					h.release = h.holdInKernel(filepath.Join(h.driver, "hung"))
+					h.must(os.Rename(h.library(), h.library()+".aside"))
+					h.must(os.Symlink("../../hung/library", h.library()))
+				},
+				says: "has still not ended: the driver holds it", want: held("timeout"),
+			}, {
+				do: func(h *host) {
+					before := h.unkillable()
+					h.awaitScans(5)
+					if after := h.unkillable(); before == 0 || after != before {
+						h.Errorf("%d threads that cannot be killed, and %d after five scans", before, after)
+					}
+				},
+				want: held("timeout"),
+			}, {
+				do: func(h *host) {
+					begin := time.Now()
+					h.must(h.agent.cmd.Process.Signal(syscall.SIGTERM))
+					if err := h.agent.cmd.Wait(); err != nil || time.Since(begin) > 5*time.Second {
+						h.Errorf("the agent took %v to end: %v", time.Since(begin), err)
+					}
+					h.start()
+				},
+				says: "has still not ended: the driver holds it", want: held("timeout"),
+			}},
+			after: whole(func(h *host) {
+				h.release()
+				h.must(os.Rename(h.library()+".aside", h.library()))
+			}),
 		},
 		{
 			area: area, name: "hang from the start", fault: "it hangs from the start, and later does not", gpus: 2, flags: short,

@@ -34,8 +34,12 @@ import (
 // soakVariable is how long TestSoak takes, such as 10m.
 const soakVariable = "GPU_LABELLER_SOAK"
 
+// soakRound is after how many faults all must be as it was.
+const soakRound = 150
+
 // TestSoak has an agent live fast under random faults: a pass every few
-// milliseconds, each with a real NVML process. At the end all must be as it was.
+// milliseconds, each with a real NVML process, and all three sinks. Whenever the
+// faults pause, the labels must be right, and no more in use than at the start.
 func TestSoak(t *testing.T) {
 	duration := 5 * time.Second
 	if text := os.Getenv(soakVariable); text != "" {
@@ -47,7 +51,10 @@ func TestSoak(t *testing.T) {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // as the command does
 	w := newWorld(t)
 	h := newHost(t, w, &row{name: "soak", gpus: 2})
-	h.folder = t.TempDir()
+	h.folder, h.namespace = t.TempDir(), "default"
+	objects := w.objects.of(h.name)
+	h.history.keepNewest()
+	objects.keepNewest()
 	h.viaProxy()
 	config, err := clientcmd.BuildConfigFromFlags("", h.kubeconfig)
 	h.must(err)
@@ -60,7 +67,7 @@ func TestSoak(t *testing.T) {
 	a := agent.New(agent.Config{
 		Host:     discover.Host{Root: hostfs.Root(h.root), MachineFile: discover.DefaultMachineFile, NVML: prober.Ask},
 		Options:  labels.Options{MIGStrategy: labels.MIGMixed},
-		Sinks:    []publish.Sink{&publish.Node{Client: client, Name: h.name}, &publish.FeatureFile{Path: h.folder + "/gpu-labeller"}},
+		Sinks:    []publish.Sink{&publish.Node{Client: client, Name: h.name}, &publish.FeatureFile{Path: h.folder + "/gpu-labeller"}, &publish.NodeFeature{Client: client, Namespace: h.namespace, NodeName: h.name}},
 		Interval: 5 * time.Millisecond, Poll: 20 * time.Millisecond, Resync: 100 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Scan: func(ctx context.Context, host discover.Host) (*discover.Inventory, error) {
@@ -82,7 +89,7 @@ func TestSoak(t *testing.T) {
 	}()
 	right := func() bool {
 		text, err := os.ReadFile(h.folder + "/gpu-labeller")
-		return err == nil && maps.Equal(parse(text), h.sets[all]) && maps.Equal(h.history.newest(), h.sets[all])
+		return err == nil && maps.Equal(parse(text), h.sets[all]) && maps.Equal(h.history.newest(), h.sets[all]) && maps.Equal(objects.newest(), h.sets[all])
 	}
 	settled := func(when string) usage {
 		h.until(when+": the labels are right", 4*time.Minute, right)
@@ -100,7 +107,38 @@ func TestSoak(t *testing.T) {
 	counts := map[string]int{}
 	random := rand.New(rand.NewPCG(1, 2))
 	begin := time.Now()
+	rounds, after := 0, before
+	// A scan that is under way has a few of each.
+	compare := func() {
+		if after.goroutines > before.goroutines+10 {
+			stacks := make([]byte, 1<<20)
+			t.Errorf("%d goroutines, and %d before:\n%s", after.goroutines, before.goroutines, stacks[:runtime.Stack(stacks, true)])
+		}
+		if after.descriptors > before.descriptors+10 {
+			t.Errorf("%d descriptors, and %d before", after.descriptors, before.descriptors)
+		}
+		if after.heap > before.heap+8<<20 {
+			t.Errorf("heap of %d KiB, and %d before", after.heap>>10, before.heap>>10)
+		}
+		if after.resident > before.resident+32<<20 {
+			t.Errorf("resident %d KiB, and %d before", after.resident>>10, before.resident>>10)
+		}
+		if n := len(h.children()); n > 1 {
+			t.Errorf("%d NVML processes", n)
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	total := 0
 	for time.Since(begin) < duration {
+		if total > 0 && total%soakRound == 0 {
+			rounds++
+			after = settled(fmt.Sprintf("after %d faults", total))
+			t.Logf("%v, after %d faults: %v", time.Since(begin).Round(time.Second), total, after)
+			compare()
+		}
+		total++
 		f := faults[random.IntN(len(faults))]
 		counts[f.name]++
 		f.begin()
@@ -108,32 +146,15 @@ func TestSoak(t *testing.T) {
 		f.end()
 		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
 	}
-	total := 0
-	for _, n := range counts {
-		total += n
-	}
-	after := settled("at the end")
-	if n := len(h.children()); n > 1 {
-		t.Errorf("%d NVML processes", n)
-	}
-	t.Logf("%v: %d passes, %d of them without NVML, %d faults of %d kinds; writes to the Node: %d", duration, passes.Load(), failures.Load(), total, len(counts), h.history.ours())
+	after = settled("at the end")
+	t.Logf("%v: %d passes, %d of them without NVML, %d faults of %d kinds; writes to the Node: %d; the labels were right %d times in between", duration, passes.Load(), failures.Load(), total, len(counts), h.history.ours(), rounds)
 	t.Logf("before: %v", before)
 	t.Logf("after:  %v", after)
-	// A scan that is under way has a few of each.
-	if after.goroutines > before.goroutines+10 {
-		stacks := make([]byte, 1<<20)
-		t.Errorf("%d goroutines, and %d before:\n%s", after.goroutines, before.goroutines, stacks[:runtime.Stack(stacks, true)])
-	}
-	if after.descriptors > before.descriptors+10 {
-		t.Errorf("%d descriptors, and %d before", after.descriptors, before.descriptors)
-	}
-	if after.heap > before.heap+8<<20 {
-		t.Errorf("heap of %d KiB, and %d before", after.heap>>10, before.heap>>10)
-	}
+	compare()
 	cancel()
 	<-ended
 	h.until("the last child ends", 5*time.Second, func() bool { return len(h.children()) == 0 })
-	if zombies := children("Z"); zombies > 0 {
+	if zombies := childrenOf(os.Getpid(), "Z"); zombies > 0 {
 		t.Errorf("%d processes were not reaped", zombies)
 	}
 }
@@ -165,10 +186,14 @@ func soakFaults(h *host) []soakFault {
 		{"GPU gone for a moment", func() { h.unplug(0) }, func() { h.plug(0) }},
 		moved("no library", h.library()), moved("no sysfs", filepath.Join(h.root, "sys/bus")), moved("no procfs", filepath.Join(h.root, "proc")),
 		{"driver reloaded", func() { h.driverVersion("550.107.03") }, func() { h.driverVersion("550.107.02") }},
-		{"folder removed", func() { h.must(os.RemoveAll(h.folder)) }, func() { h.must(os.MkdirAll(h.folder, 0o755)) }},
+		{"folder removed", func() { h.removeFolder() }, func() { h.must(os.MkdirAll(h.folder, 0o755)) }},
 		{"file removed", func() { _ = os.Remove(h.file()) }, func() {}},
 		{"label removed", func() { h.label("somebody", map[string]any{"nvidia.com/gpu.product": nil}) }, func() {}},
 		{"label taken", func() { h.label("rival", map[string]any{"nvidia.com/gpu.product": "theirs"}) }, func() { h.label("rival", map[string]any{"nvidia.com/gpu.product": nil}) }},
+		{"object deleted", func() { h.w.api(h.T, http.MethodDelete, h.objectPath(), "application/json", nil) }, func() {}},
+		{"object edited", func() {
+			h.w.api(h.T, http.MethodPatch, h.objectPath(), "application/merge-patch+json", map[string]any{"spec": map[string]any{"labels": map[string]string{"nvidia.com/gpu.product": "theirs"}}})
+		}, func() {}},
 		{"child killed", func() {
 			for _, pid := range h.children() {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -206,17 +231,17 @@ func measure() usage {
 		}
 		least.goroutines = min(least.goroutines, runtime.NumGoroutine())
 		least.descriptors = min(least.descriptors, len(fds))
-		least.children = min(least.children, children(""))
+		least.children = min(least.children, childrenOf(os.Getpid(), ""))
 		least.heap = min(least.heap, m.HeapAlloc)
 		time.Sleep(25 * time.Millisecond)
 	}
 	return least
 }
 
-// children counts this process' children, those in a state alone if one is given.
-func children(state string) (n int) {
+// childrenOf counts a process' children, those in a state alone if one is given.
+func childrenOf(pid int, state string) (n int) {
 	all, _ := filepath.Glob("/proc/[0-9]*/stat")
-	self := strconv.Itoa(os.Getpid())
+	parent := strconv.Itoa(pid)
 	for _, path := range all {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -224,7 +249,7 @@ func children(state string) (n int) {
 		}
 		_, rest, _ := strings.Cut(string(text), ") ")
 		words := strings.Fields(rest)
-		if len(words) > 1 && words[1] == self && (state == "" || words[0] == state) {
+		if len(words) > 1 && words[1] == parent && (state == "" || words[0] == state) {
 			n++
 		}
 	}

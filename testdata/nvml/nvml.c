@@ -529,8 +529,8 @@ static const char *read_line(char *line, const char *folder)
 	return "no such word";
 }
 
-// read_text fills S from the file named by NVML_STANDIN, or else from nvml.txt
-// beside this library, and says on stderr what is wrong with it.
+// read_text fills S from nvml.txt beside this library, and says on stderr what is
+// wrong with it.
 static int read_text(void)
 {
 	char file[PATH_MAX], folder[PATH_MAX] = "", *line = NULL;
@@ -540,9 +540,7 @@ static int read_text(void)
 	memset(&S, 0, sizeof S);
 	S.count = ABSENT;
 
-	const char *named = getenv("NVML_STANDIN");
-	if (named == NULL && dladdr(&S, &self) && self.dli_fname)
-		named = self.dli_fname;
+	const char *named = dladdr(&S, &self) ? self.dli_fname : NULL;
 	if (named == NULL || strlen(named) + sizeof "nvml.txt" > sizeof file) {
 		fprintf(stderr, "nvml stand-in: no text file\n");
 		return 0;
@@ -550,10 +548,7 @@ static int read_text(void)
 	const char *slash = strrchr(named, '/');
 	if (slash)
 		memcpy(folder, named, slash + 1 - named);
-	if (getenv("NVML_STANDIN"))
-		strcpy(file, named);
-	else
-		snprintf(file, sizeof file, "%.*s%s", (int)(sizeof file - 16), folder, "nvml.txt");
+	snprintf(file, sizeof file, "%.*s%s", (int)(sizeof file - 16), folder, "nvml.txt");
 
 	FILE *f = fopen(file, "re");
 	if (f == NULL) {

@@ -1,6 +1,4 @@
-//go:build faults
-
-package faults
+package labels
 
 import (
 	"maps"
@@ -16,7 +14,6 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover/intel"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/discover/pci"
-	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
 // drawHost is a whole host: GPUs of all makers, each with what its driver says,
@@ -34,6 +31,10 @@ func drawHost(t *rapid.T) *discover.Inventory {
 			Address: pci.Address{Bus: uint8(i + 1)},
 			Class:   rapid.SampledFrom([]uint32{0x030000, 0x030200, 0x038000, 0x120000}).Draw(t, "class"),
 			Device:  rapid.Uint16().Draw(t, "device ID"),
+			VGPU: maybe(t, "no capability", func() pci.VGPU {
+				return pci.VGPU{Present: rapid.Bool().Draw(t, "vGPU"), HostDriverVersion: text.Draw(t, "host's driver"), HostDriverBranch: text.Draw(t, "its branch")}
+			}),
+			TotalVFs: maybe(t, "no SR-IOV", func() int { return 8 }),
 		}
 		g := discover.GPU{
 			Function:    &f,
@@ -88,17 +89,20 @@ func drawAnswer(t *rapid.T, index int, text *rapid.Generator[string]) *nvml.GPU 
 			n.MIG.Devices = append(n.MIG.Devices, nvml.MIGDevice{Profile: text.Draw(t, "profile"), MemoryMB: rapid.Uint64().Draw(t, "MIG memory")})
 		}
 	}
+	if rapid.Bool().Draw(t, "NVLink") {
+		n.NVLink = &nvml.NVLink{Peers: rapid.SliceOfN(rapid.IntRange(0, 6), 1, 6).Draw(t, "peers"), Version: text.Draw(t, "NVLink's version")}
+	}
 	if rapid.Bool().Draw(t, "fabric") {
 		n.Fabric = &nvml.Fabric{State: nvml.FabricCompleted, Status: nvml.Success, ClusterUUID: text.Draw(t, "cluster"), CliqueID: rapid.Uint32().Draw(t, "clique")}
 	}
 	return n
 }
 
-func drawOptions(t *rapid.T) labels.Options {
-	return labels.Options{
-		MIGStrategy:   rapid.SampledFrom([]labels.MIGStrategy{labels.MIGNone, labels.MIGSingle, labels.MIGMixed}).Draw(t, "MIG strategy"),
-		MixedGPUs:     rapid.SampledFrom([]labels.MixedGPUs{labels.Majority, labels.Omit}).Draw(t, "mixed GPUs"),
-		UnifiedMemory: rapid.SampledFrom([]labels.UnifiedMemory{labels.UnifiedNone, labels.UnifiedSystem, labels.UnifiedSystemGiB}).Draw(t, "unified memory"),
+func drawAnyOptions(t *rapid.T) Options {
+	return Options{
+		MIGStrategy:   rapid.SampledFrom([]MIGStrategy{MIGNone, MIGSingle, MIGMixed}).Draw(t, "MIG strategy"),
+		MixedGPUs:     rapid.SampledFrom([]MixedGPUs{Majority, Omit}).Draw(t, "mixed GPUs"),
+		UnifiedMemory: rapid.SampledFrom([]UnifiedMemory{UnifiedNone, UnifiedSystem, UnifiedSystemGiB}).Draw(t, "unified memory"),
 		AMDBeta:       rapid.Bool().Draw(t, "AMD beta"),
 	}
 }
@@ -106,12 +110,12 @@ func drawOptions(t *rapid.T) labels.Options {
 // Whatever the drivers of three makers say, the labels are legal and documented.
 func TestAnyHostsLabelsAreLegal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		set, _ := labels.Compute(drawHost(t), drawOptions(t))
+		set, _ := Compute(drawHost(t), drawAnyOptions(t))
 		for key, value := range set {
 			if wrong := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(wrong) > 0 {
 				t.Errorf("%s=%s: %v", key, value, wrong)
 			}
-			if !slices.ContainsFunc(labels.Keys, func(k labels.Key) bool { return k.Matches(key) }) {
+			if !slices.ContainsFunc(Keys, func(k Key) bool { return k.Matches(key) }) {
 				t.Errorf("%s=%s is not documented", key, value)
 			}
 		}
@@ -121,13 +125,13 @@ func TestAnyHostsLabelsAreLegal(t *testing.T) {
 // The order in which GPUs of three makers are found does not matter.
 func TestAnyHostsOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		inv, opts := drawHost(t), drawOptions(t)
-		want, _ := labels.Compute(inv, opts)
+		inv, opts := drawHost(t), drawAnyOptions(t)
+		want, _ := Compute(inv, opts)
 		other := *inv
 		other.GPUs = rapid.Permutation(inv.GPUs).Draw(t, "order")
 		other.Functions = rapid.Permutation(inv.Functions).Draw(t, "order of functions")
-		if got, _ := labels.Compute(&other, opts); !maps.Equal(got, want) {
-			t.Errorf("%s", difference(got, want))
+		if got, _ := Compute(&other, opts); !maps.Equal(got, want) {
+			t.Errorf("%v\nwant\n%v", got, want)
 		}
 	})
 }
@@ -135,8 +139,8 @@ func TestAnyHostsOrderDoesNotMatter(t *testing.T) {
 // A GPU of any maker that does not work changes counts and the state alone.
 func TestGPUThatDoesNotWorkOnlyCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		inv, opts := drawHost(t), drawOptions(t)
-		want, _ := labels.Compute(inv, opts)
+		inv, opts := drawHost(t), drawAnyOptions(t)
+		want, _ := Compute(inv, opts)
 		more := *inv
 		g := discover.GPU{
 			Function:  &pci.Function{Address: pci.Address{Bus: 0x80}, Class: 0x030200},
@@ -151,14 +155,14 @@ func TestGPUThatDoesNotWorkOnlyCounts(t *testing.T) {
 			g.Intel = &intel.GPU{Tiles: 2}
 		}
 		more.GPUs = append(slices.Clone(inv.GPUs), g)
-		got, _ := labels.Compute(&more, opts)
-		for _, set := range []labels.Set{got, want} {
+		got, _ := Compute(&more, opts)
+		for _, set := range []Set{got, want} {
 			for _, key := range []string{"state", "count.pci", "count.failed", "count.passthrough"} {
-				delete(set, ownPrefix+key)
+				delete(set, ExtraPrefix+key)
 			}
 		}
 		if !maps.Equal(got, want) {
-			t.Errorf("%s", difference(got, want))
+			t.Errorf("%v\nwant\n%v", got, want)
 		}
 	})
 }
@@ -168,7 +172,7 @@ func TestNoLabelWithoutItsSource(t *testing.T) {
 	for _, source := range []struct {
 		name    string
 		silence func(*discover.Inventory)
-		keys    []string // patterns as in the table, or the beginnings of sources
+		keys    []string // how those of its labels begin or, with a dot, end
 	}{
 		{"NVML", func(inv *discover.Inventory) {
 			inv.NVIDIA = discover.NVIDIADriver{State: discover.StateError}
@@ -177,7 +181,26 @@ func TestNoLabelWithoutItsSource(t *testing.T) {
 					g.NVML, g.Condition, g.Product, g.MemoryBytes, g.Unified = nil, discover.Failed, "", 0, false
 				}
 			}
-		}, []string{"nvidia.com/cuda.", "nvidia.com/gpu.", "nvidia.com/mig", "nvidia.com/mps", ownPrefix + "mig.", ownPrefix + "nvlink", ownPrefix + "vendor.nvidia"}},
+		}, []string{"nvidia.com/cuda.", "nvidia.com/gpu.", "nvidia.com/mig", "nvidia.com/mps", ExtraPrefix + "mig.", ExtraPrefix + "nvlink", ExtraPrefix + "vendor.nvidia"}},
+		{"the driver's version", func(inv *discover.Inventory) { inv.NVIDIA.DriverVersion = "" }, []string{"nvidia.com/cuda.driver"}},
+		{"CUDA's version", func(inv *discover.Inventory) { inv.NVIDIA.CUDADriverVersion = 0 }, []string{"nvidia.com/cuda.runtime"}},
+		{"the bus", func(inv *discover.Inventory) { inv.Functions = nil }, []string{nfdPrefix + "pci-", "nvidia.com/vgpu.host"}},
+		{"SR-IOV", func(inv *discover.Inventory) {
+			for i := range inv.Functions {
+				inv.Functions[i].TotalVFs = nil
+			}
+		}, []string{".sriov.capable"}},
+		{"the PCI configuration space", func(inv *discover.Inventory) {
+			inv.Functions = append(inv.Functions, pci.Function{Vendor: pci.NVIDIA, Class: 0x030200})
+			for i := range inv.Functions {
+				inv.Functions[i].VGPU = nil
+			}
+		}, []string{"nvidia.com/vgpu."}},
+		{"NVLink", each(func(g *discover.GPU) {
+			if g.NVML != nil {
+				g.NVML.NVLink = nil
+			}
+		}), []string{ExtraPrefix + "nvlink"}},
 		{"NVML's names", each(func(g *discover.GPU) {
 			if g.NVML != nil {
 				g.NVML.Name, g.Product = "", ""
@@ -198,19 +221,19 @@ func TestNoLabelWithoutItsSource(t *testing.T) {
 			if g.NVML != nil {
 				g.NVML.MIG, g.NVML.Errors = nil, nvml.Errors{"mig": nvml.Unknown}
 			}
-		}), []string{ownPrefix + "mig.", "nvidia.com/mig-"}},
+		}), []string{ExtraPrefix + "mig.", "nvidia.com/mig-"}},
 		{"NVML's fabric", each(func(g *discover.GPU) {
 			if g.NVML != nil {
 				g.NVML.Fabric = nil
 			}
 		}), []string{"nvidia.com/gpu.clique"}},
-		{"every memory size", each(func(g *discover.GPU) { g.MemoryBytes, g.Unified = 0, false }), []string{ownPrefix + "memory."}},
-		{"every product", each(func(g *discover.GPU) { g.Product = "" }), []string{ownPrefix + "model.", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name"}},
+		{"every memory size", each(func(g *discover.GPU) { g.MemoryBytes, g.Unified = 0, false }), []string{ExtraPrefix + "memory."}},
+		{"every product", each(func(g *discover.GPU) { g.Product = "" }), []string{ExtraPrefix + "model.", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name"}},
 		{"amdgpu", each(func(g *discover.GPU) {
 			if g.AMD != nil {
 				g.Condition = discover.NoDriver
 			}
-		}), []string{"amd.com/", "beta.amd.com/", ownPrefix + "vendor.amd"}},
+		}), []string{"amd.com/", "beta.amd.com/", ExtraPrefix + "vendor.amd"}},
 		{"KFD's topology", each(func(g *discover.GPU) {
 			if g.AMD != nil {
 				g.AMD.Partitions = nil
@@ -230,7 +253,7 @@ func TestNoLabelWithoutItsSource(t *testing.T) {
 			if g.Intel != nil {
 				g.Condition = discover.NoDriver
 			}
-		}), []string{"gpu.intel.com/", "intel.feature.node.kubernetes.io/", ownPrefix + "vendor.intel"}},
+		}), []string{"gpu.intel.com/", "intel.feature.node.kubernetes.io/", ExtraPrefix + "vendor.intel"}},
 		{"Intel's tiles", each(func(g *discover.GPU) {
 			if g.Intel != nil {
 				g.Intel.Tiles = 0
@@ -246,9 +269,11 @@ func TestNoLabelWithoutItsSource(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				inv := drawHost(t)
 				source.silence(inv)
-				set, _ := labels.Compute(inv, drawOptions(t))
+				set, _ := Compute(inv, drawAnyOptions(t))
 				for key, value := range set {
-					if slices.ContainsFunc(source.keys, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
+					if slices.ContainsFunc(source.keys, func(part string) bool {
+						return strings.HasPrefix(key, part) || part[0] == '.' && strings.HasSuffix(key, part)
+					}) {
 						t.Errorf("%s=%s though %s did not answer", key, value, source.name)
 					}
 				}

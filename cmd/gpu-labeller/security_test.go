@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The packages of the command that can start a program. A package that is new here
+// is to be looked at, and told in docs/security.md.
+var starters = []string{
+	"github.com/gpu-labeller/gpu-labeller/discover/nvml", // itself, as the NVML process
+	"github.com/jaypipes/ghw/pkg/net",                    // which is linked with ghw and never called
+	"golang.org/x/sys/unix",                              // which wraps the system calls
+	"k8s.io/client-go/plugin/pkg/client/auth/exec",       // for users with exec in a kubeconfig; a pod has none
+}
+
+func TestStartsNothingElse(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,GoFiles,Imports,Standard", ".")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for packages := json.NewDecoder(bytes.NewReader(out)); packages.More(); {
+		var p struct {
+			ImportPath, Dir  string
+			GoFiles, Imports []string
+			Standard         bool
+		}
+		if err := packages.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		if p.Standard {
+			continue
+		}
+		starts := slices.Contains(p.Imports, "os/exec")
+		for _, file := range p.GoFiles {
+			starts = starts || callsStart(t, p.Dir+"/"+file)
+		}
+		if starts {
+			found = append(found, p.ImportPath)
+		}
+	}
+	slices.Sort(found)
+	if !slices.Equal(found, starters) {
+		t.Errorf("these packages can start programs:\n%s\nwant\n%s", strings.Join(found, "\n"), strings.Join(starters, "\n"))
+	}
+	for _, file := range []string{"../../discover/nvml/child.go"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(text, []byte("exec.Command(")); n != 1 || !bytes.Contains(text, []byte("exec.Command(executable, ChildCommand")) {
+			t.Errorf("%s starts %d programs, want itself alone", file, n)
+		}
+	}
+}
+
+// callsStart tells whether a file uses what starts a program without os/exec.
+func callsStart(t *testing.T, file string) bool {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		call, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		from, ok := call.X.(*ast.Ident)
+		if ok && (from.Name == "os" && call.Sel.Name == "StartProcess" ||
+			(from.Name == "syscall" || from.Name == "unix") && slices.Contains([]string{"Exec", "ForkExec", "StartProcess"}, call.Sel.Name)) {
+			found = true
+		}
+		return true
+	})
+	return found
+}
+
+// Every module that go.mod requires directly is justified in docs/security.md.
+func TestDependenciesAreJustified(t *testing.T) {
+	mod, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllSubmatch(mod, -1) {
+		direct[string(m[1])] = true
+	}
+	if len(direct) < 10 {
+		t.Fatalf("only %d modules found", len(direct))
+	}
+	listed := map[string]bool{}
+	for _, m := range regexp.MustCompile("`([a-z0-9.]+[.][a-z]+/[^`]+)`").FindAllSubmatch(text, -1) {
+		listed[string(m[1])] = true
+	}
+	for module := range direct {
+		if !listed[module] {
+			t.Errorf("docs/security.md does not say what %s is for", strconv.Quote(module))
+		}
+	}
+}
