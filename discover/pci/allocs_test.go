@@ -2,6 +2,9 @@ package pci
 
 import (
 	"fmt"
+	"os"
+	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -25,4 +28,42 @@ func TestAllocationsOf200Functions(t *testing.T) {
 	if n := testing.AllocsPerRun(5, scan); n > 3000 {
 		t.Errorf("%v allocations, want 3000 at most", n)
 	}
+}
+
+// A scan is system calls, nearly all of them. Those of read are counted, which are
+// the same on every machine: one for each attribute of what is wanted, but two of
+// the configuration space, and two for each of the rest.
+func TestReadsOfAScan(t *testing.T) {
+	functions := map[string]files{}
+	for i := range 100 {
+		f := nvme
+		if i < 8 {
+			f = h200
+		}
+		functions[fmt.Sprintf("0000:%02x:00.0", i)] = f
+	}
+	root := host(t, functions)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own := -reads(t) + reads(t) // what it takes to ask
+	before := reads(t)
+	if got, _, err := Scan(root, gpus); err != nil || len(got) != 8 {
+		t.Fatal(len(got), err)
+	}
+	if n, most := reads(t)-before-own, 92*2+8*16; n > most || n < 92*2 {
+		t.Errorf("%d reads for 8 GPUs and 92 other functions, want %d at most", n, most)
+	}
+}
+
+// reads is how often this thread has called read.
+func reads(t *testing.T) (n int) {
+	text, err := os.ReadFile("/proc/thread-self/io")
+	if err != nil {
+		t.Skip("the kernel does not count: ", err)
+	}
+	_, rest, _ := strings.Cut(string(text), "syscr: ")
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

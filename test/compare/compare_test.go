@@ -31,7 +31,8 @@ var (
 	binary  = flag.String("binary", "../../bin/gpu-labeller", "the binary that is measured, as make build makes it")
 	gfd     = flag.String("gfd", "", "the binary of NVIDIA's GPU Feature Discovery, stripped")
 	runs    = flag.Int("runs", 60, "one-shot runs of each")
-	idle    = flag.Duration("idle", 45*time.Second, "how long to look on between two scans")
+	idle    = flag.Duration("idle", 40*time.Second, "how long to look on while nothing changes: between two scans, or many minutes")
+	madeUp  = flag.Bool("standin", false, "the agent's host is made up, and NVML a library that stands in for it")
 	scans   = flag.Int("scans", 20, "scans of a running agent")
 	changes = flag.Int("changes", 120, "changes of the hardware, of all hosts together")
 	hosts   = flag.Int("hosts", 10, "made-up hosts that change, each with an agent")
@@ -136,12 +137,21 @@ func size(t *testing.T, path string) float64 {
 	return float64(info.Size()) / 1e6
 }
 
+// youth is how long an agent scans more often after its start.
+const youth = 10 * time.Minute
+
 // steady measures an agent with the sink node.
 func steady(t *testing.T, c *cluster.Cluster) {
 	c.CreateNode("steady")
 	api := newAPI(t, c)
 	port := freePort(t)
-	p := start(t, nil, *binary, "--sink=node", "--node-name=steady", "--force-node-name", "--kubeconfig="+c.Kubeconfig(), "--listen=127.0.0.1:"+port)
+	args := []string{"--sink=node", "--node-name=steady", "--force-node-name", "--kubeconfig=" + c.Kubeconfig(), "--listen=127.0.0.1:" + port}
+	if *madeUp {
+		h := newHost(t)
+		h.load("580.1")
+		args = append(args, "--root="+h.root, "--driver-root="+h.driver)
+	}
+	p := start(t, nil, *binary, args...)
 	scanned := func() float64 { return scrape(t, "http://127.0.0.1:"+port+"/metrics", "gpu_labeller_scans_total") }
 	waitFor(t, "labels", func() bool {
 		resp, err := http.Get("http://127.0.0.1:" + port + "/readyz")
@@ -151,33 +161,54 @@ func steady(t *testing.T, c *cluster.Cluster) {
 		return err == nil && resp.StatusCode == http.StatusOK
 	})
 	time.Sleep(10 * time.Second)
+	if *idle > youth {
+		time.Sleep(youth)
+	}
 
-	// An hour is what it costs to be there, and six scans.
+	// Right after a scan, so that the next one is a minute away.
+	k := scanned()
+	p.signal(syscall.SIGHUP)
+	waitFor(t, "a scan", func() bool { return scanned() > k })
+	time.Sleep(6 * time.Second)
 	before, n := api.requests(), scanned()
 	time.Sleep(2 * time.Second) // what the question for metrics costs
-	cpu, begin := p.cpu(), time.Now()
+	begin, cpu, children := time.Now(), p.cpu(), p.children()
 	time.Sleep(*idle)
-	rate := (p.cpu() - cpu) / time.Since(begin).Seconds()
-	if k := scanned() - n; k != 0 {
-		t.Logf("%v scans while it should be idle: their cost is in the idle rate", k)
+	hours := time.Since(begin).Hours()
+	own, asked := p.cpu()-cpu, p.children()-children
+	rate := own / time.Since(begin).Seconds()
+	k = scanned() - n
+	t.Logf("in %v: %v scans, %.1f ms of the agent, %.0f ms of its children", *idle, k, own*1e3, asked*1e3)
+	if k > 0 {
+		figure(t, "agent and children, CPU in an hour, as many scans as there were", "s", (own+asked)/hours, 0)
+	} else {
+		figure(t, "agent, CPU while nothing is scanned, in an hour", "s", own/hours, 0)
 	}
-	figure(t, "agent, CPU while nothing is scanned, in an hour", "s", rate*3600, 0)
+	for what, n := range api.requests() {
+		if d := n - before[what]; d > 0 {
+			t.Logf("| %s, in %v | %v | | |", what, *idle, d)
+		}
+	}
 	figure(t, "agent, resident memory, steady", "MiB", p.memory("VmRSS"), 0)
 	figure(t, "agent, anonymous memory, steady", "MiB", p.memory("RssAnon"), 0)
+	if k > 0 {
+		return
+	}
 
 	peak := p.watchPeak()
-	cpu, children := p.cpu(), p.children()
+	before, cpu, children = api.requests(), p.cpu(), p.children()
 	n, begin = scanned(), time.Now()
 	for range *scans {
 		p.signal(syscall.SIGHUP)
 		time.Sleep(1200 * time.Millisecond)
 	}
-	k := scanned() - n
+	k = scanned() - n
 	each := (p.cpu() - cpu - rate*time.Since(begin).Seconds() + p.children() - children) / k
 	both := peak()
 	figure(t, "a scan of a running agent, CPU, child included", "ms", each*1e3, 0)
 	figure(t, "agent and child, peak, shared pages once", "MiB", both, 0)
 	figure(t, "agent, peak resident memory", "MiB", p.memory("VmHWM"), 0)
+	// An hour is what it costs to be there, and six scans.
 	figure(t, "agent, CPU for an hour of an unchanged node", "s", rate*3600+6*each, 0)
 	after := api.requests()
 	for verb, n := range after {
@@ -242,36 +273,53 @@ func latency(t *testing.T, c *cluster.Cluster) {
 // delays are in seconds.
 type delays struct{ driver, mig []float64 }
 
-// changingHost is a host with one GPU, whose driver and MIG layout change in turn.
-func changingHost(t *testing.T, c *cluster.Cluster, node string) (found delays) {
-	const gpu = "driver %s\ncuda 13000\ngpu bus=00000000:10:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=1\n"
-	root, driver := t.TempDir(), standin.DriverRoot(t, fmt.Sprintf(gpu, "580.1"))
-	write := func(path, content string) {
-		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path+".new", []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	nvml := func(version string, devices int) {
-		write(filepath.Join(driver, "usr/lib64/nvml.txt"), fmt.Sprintf(gpu, version)+partition(devices))
-	}
-	load := func(version string) {
-		write(filepath.Join(root, "proc/driver/nvidia/version"), "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "+version+"  x\n")
-	}
+// host is made up, with one GPU.
+type host struct {
+	t            *testing.T
+	root, driver string // folders
+}
+
+const gpu = "driver %s\ncuda 13000\ngpu bus=00000000:10:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=1\n"
+
+func newHost(t *testing.T) *host {
+	h := &host{t, t.TempDir(), standin.DriverRoot(t, fmt.Sprintf(gpu, "580.1"))}
 	for name, content := range map[string]string{"vendor": "0x10de", "device": "0x20b0", "revision": "0xa1", "class": "0x030200", "config": strings.Repeat("\x00", 64)} {
-		write(filepath.Join(root, "sys/bus/pci/devices/0000:10:00.0", name), content)
+		h.write(filepath.Join(h.root, "sys/bus/pci/devices/0000:10:00.0", name), content)
 	}
-	load("580.1")
+	return h
+}
+
+func (h *host) write(path, content string) {
+	h.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.WriteFile(path+".new", []byte(content), 0o644); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// nvml is what NVML answers from now on.
+func (h *host) nvml(version string, devices int) {
+	h.write(filepath.Join(h.driver, "usr/lib64/nvml.txt"), fmt.Sprintf(gpu, version)+partition(devices))
+}
+
+// load has the kernel say that a driver is loaded.
+func (h *host) load(version string) {
+	h.write(filepath.Join(h.root, "proc/driver/nvidia/version"), "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "+version+"  x\n")
+}
+
+// changingHost has the driver and the MIG layout of a host change in turn.
+func changingHost(t *testing.T, c *cluster.Cluster, node string) (found delays) {
+	h := newHost(t)
+	h.load("580.1")
 	c.CreateNode(node)
 	seen := newAPI(t, c).follow(t.Context(), node)
 	start(t, nil, *binary, "--sink=node", "--node-name="+node, "--force-node-name", "--kubeconfig="+c.Kubeconfig(), "--listen=off",
-		"--mig-strategy=mixed", "--root="+root, "--driver-root="+driver)
+		"--mig-strategy=mixed", "--root="+h.root, "--driver-root="+h.driver)
 	until := func(key, value string, since time.Time) float64 {
 		t.Helper()
 		deadline := time.After(30 * time.Second)
@@ -287,21 +335,21 @@ func changingHost(t *testing.T, c *cluster.Cluster, node string) (found delays) 
 		}
 	}
 	until("nvidia.com/cuda.driver-version.full", "580.1", time.Now())
-	capabilities := filepath.Join(root, "proc/driver/nvidia/capabilities/gpu0/mig")
+	capabilities := filepath.Join(h.root, "proc/driver/nvidia/capabilities/gpu0/mig")
 	devices := 0
 	for i := range *changes / *hosts / 2 {
 		// Anywhere between two looks, and not so soon that one is due anyhow.
 		pause := func() { time.Sleep(6*time.Second + rand.N(2*time.Second)) }
 		pause()
 		version := fmt.Sprintf("580.%d", i+2)
-		nvml(version, devices)
+		h.nvml(version, devices)
 		begin := time.Now()
-		load(version)
+		h.load(version)
 		found.driver = append(found.driver, until("nvidia.com/cuda.driver-version.full", version, begin))
 
 		pause()
 		devices = devices%7 + 1
-		nvml(version, devices)
+		h.nvml(version, devices)
 		begin = time.Now()
 		if devices == 1 {
 			_ = os.RemoveAll(capabilities)
