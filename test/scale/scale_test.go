@@ -115,6 +115,7 @@ func measure(t *testing.T, n int) {
 	f.phase("agents restarted, all at once", func() latencies {
 		f.stop()
 		f.running.Wait()
+		f.traffic.hangUp()
 		f.waitFor("no watch", func() bool { return f.traffic.watches.Load() == 0 })
 		f.start()
 		f.waitFor("all watching", f.allWatch)

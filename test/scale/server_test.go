@@ -30,6 +30,7 @@ import (
 type traffic struct {
 	watchLife time.Duration // at least; 0 for what the API server gives
 	watches   atomic.Int64  // open now
+	conns     sync.Map      // net.Conn, as long as they are open to us
 
 	mu    sync.Mutex
 	since time.Time
@@ -74,12 +75,27 @@ func (t *traffic) client(base *rest.Config, shared bool) *rest.Config {
 	config := rest.CopyConfig(base)
 	if !shared {
 		dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
-		config.Dial = dialer.DialContext // one more than in the cache of transports
+		config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) { // one more than in the cache of transports
+			conn, err := dialer.DialContext(ctx, network, address)
+			if err == nil {
+				t.conns.Store(conn, true)
+			}
+			return conn, err
+		}
 	}
 	config.Wrap(transport.WrapperFunc(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper{t, next}
 	}))
 	return config
+}
+
+// hangUp closes all connections, as the end of the agents' processes would.
+func (t *traffic) hangUp() {
+	t.conns.Range(func(conn, _ any) bool {
+		_ = conn.(net.Conn).Close()
+		t.conns.Delete(conn)
+		return true
+	})
 }
 
 type roundTripper struct {
