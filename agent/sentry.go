@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -73,7 +74,9 @@ type sentry struct {
 	nudges chan<- struct{} // told of a change, and when the watch of new files begins
 	lists  chan Watched
 	last   Watched
-	stop   int // an eventfd that ends a wait
+
+	mu   sync.Mutex
+	stop int // an eventfd that ends a wait; -1 when run has ended
 }
 
 func newSentry(period time.Duration, nudges chan<- struct{}) (*sentry, error) {
@@ -99,20 +102,35 @@ func (s *sentry) watch(w Watched) {
 	s.interrupt()
 }
 
+// interrupt ends a wait.
 func (s *sentry) interrupt() {
-	_, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails when it is full, which is as good
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop >= 0 {
+		_, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails when it is full, which is as good
+	}
+}
+
+func (s *sentry) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = unix.Close(s.stop)
+	s.stop = -1
 }
 
 // run watches until ctx is done. It is called once.
 func (s *sentry) run(ctx context.Context) error {
+	defer s.close()
 	stop := context.AfterFunc(ctx, s.interrupt)
 	defer stop()
 	var w Watched
 	for ctx.Err() == nil {
+		// Before the list is taken, so that no interruption for a list is lost, and
+		// each time, or one that came late would end every wait at once.
+		var count [8]byte
+		_, _ = unix.Read(s.stop, count[:])
 		select {
 		case w = <-s.lists:
-			var count [8]byte
-			_, _ = unix.Read(s.stop, count[:])
 		default:
 		}
 		oftenSum, seldomSum := w.Often.sum(), w.Seldom.sum()

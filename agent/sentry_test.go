@@ -89,6 +89,16 @@ func TestSentry(t *testing.T) {
 		}
 	}
 
+	// An interruption that comes when there is no list is none of the next waits.
+	settle()
+	s.interrupt()
+	nudged("an interruption")
+	select {
+	case <-nudges:
+		t.Error("it ends every wait")
+	case <-time.After(100 * time.Millisecond):
+	}
+
 	settle()
 	s.watch(f.Watched()) // the same
 	select {
@@ -104,6 +114,10 @@ func TestSentry(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("it does not end")
+	}
+	s.interrupt() // its descriptor may be another file's by now
+	if s.stop != -1 {
+		t.Error("its descriptor stays open")
 	}
 }
 
