@@ -68,7 +68,7 @@ func TestSoak(t *testing.T) {
 		Host:     discover.Host{Root: hostfs.Root(h.root), MachineFile: discover.DefaultMachineFile, NVML: prober.Ask},
 		Options:  labels.Options{MIGStrategy: labels.MIGMixed},
 		Sinks:    []publish.Sink{&publish.Node{Client: client, Name: h.name}, &publish.FeatureFile{Path: h.folder + "/gpu-labeller"}, &publish.NodeFeature{Client: client, Namespace: h.namespace, NodeName: h.name}},
-		Interval: 5 * time.Millisecond, Poll: 20 * time.Millisecond, Resync: 100 * time.Millisecond,
+		Interval: 5 * time.Millisecond, Poll: 20 * time.Millisecond, Resync: 100 * time.Millisecond, Sentry: true,
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Scan: func(ctx context.Context, host discover.Host) (*discover.Inventory, error) {
 			inv, err := discover.Scan(ctx, host)
