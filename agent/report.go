@@ -71,16 +71,22 @@ func (p *publisher) result(result string, err error) {
 // report logs each conflict when it comes and when it goes, and gives those that
 // there are.
 func (p *publisher) report(err *publish.ConflictError) []publish.Conflict {
-	var conflicts []publish.Conflict
+	var conflicts, stale []publish.Conflict
 	if err != nil {
-		conflicts = err.Conflicts
+		conflicts, stale = err.Conflicts, err.Stale
 	}
-	now := make(map[publish.Conflict]bool, len(conflicts))
+	now := make(map[publish.Conflict]bool, len(conflicts)+len(stale))
 	values := map[string]float64{}
-	for _, c := range conflicts {
+	for _, c := range slices.Concat(conflicts, stale) {
 		now[c] = true
 		values[series(p.name, c.Key, c.Manager)] = 1
-		if !p.conflicts[c] {
+		switch {
+		case p.conflicts[c]:
+		case slices.Contains(stale, c):
+			p.log.Warn("label left alone that does not hold for this node: another field manager set it; remove it there, or use --force-conflicts",
+				"sink", p.sink.String(), "label", c.Key, "manager", c.Manager)
+			p.event("LabelConflict", fmt.Sprintf("%v: label %s does not hold for this node and is left alone: it was set by %s", p.sink, c.Key, c.Manager))
+		default:
 			p.log.Warn("label left alone: another field manager set it to another value; remove it there, or use --force-conflicts",
 				"sink", p.sink.String(), "label", c.Key, "manager", c.Manager)
 			p.event("LabelConflict", fmt.Sprintf("%v: label %s is left alone: it was set to another value by %s", p.sink, c.Key, c.Manager))
@@ -94,7 +100,7 @@ func (p *publisher) report(err *publish.ConflictError) []publish.Conflict {
 	p.conflicts = now
 	p.reportTaints(err, values)
 	p.metrics.conflicts.replaceFor(series(p.name), values)
-	return conflicts
+	return slices.Concat(conflicts, stale)
 }
 
 // reportTaints does the same for taints, and adds them to values.

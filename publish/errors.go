@@ -58,22 +58,33 @@ func (c Conflict) String() string {
 	return fmt.Sprintf("%s (set by %s)", c.Key, c.Manager)
 }
 
-// ConflictError lists, sorted by key, the labels that were left alone, and the
-// taints of the same key as ours. All other labels are published.
+// ConflictError lists, sorted by key, the labels that were left alone, those that
+// should not be there and that others set, and the taints of the same key as
+// ours. All other labels are published.
 type ConflictError struct {
 	Conflicts []Conflict
+	Stale     []Conflict
 	Taints    []string // KEY=VALUE:EFFECT
 }
 
 func (e *ConflictError) Error() string {
+	var parts []string
+	list := func(what string, taints []string, conflicts []Conflict) {
+		all := slices.Clone(taints)
+		for _, c := range conflicts {
+			all = append(all, c.String())
+		}
+		if len(all) > 0 {
+			parts = append(parts, what+": "+strings.Join(all, ", "))
+		}
+	}
 	if len(e.Conflicts) == 0 {
-		return "left alone what others set under the key of our taint: " + strings.Join(e.Taints, ", ")
+		list("left alone what others set under the key of our taint", e.Taints, nil)
+	} else {
+		list("left alone what others set to other values; remove those labels, or publish with force", e.Taints, e.Conflicts)
 	}
-	all := slices.Clone(e.Taints)
-	for _, c := range e.Conflicts {
-		all = append(all, c.String())
-	}
-	return "left alone what others set to other values; remove those labels, or publish with force: " + strings.Join(all, ", ")
+	list("still there under keys of ours, since others set them; remove those labels, or use --force-conflicts", nil, e.Stale)
+	return strings.Join(parts, "; ")
 }
 
 // RetryAfter returns how long the API server asks to be left alone, in an error

@@ -25,8 +25,13 @@ import (
 // nodes; Watch needs watch.
 //
 // A label that another field manager set to another value is left alone and
-// reported as a *ConflictError, also when it was ours and was taken from us. A
-// label that someone removed comes back with the next Publish.
+// reported as a *ConflictError, also when it was ours and was taken from us. So is
+// one that is not to be there, of a key that is ours (labels.Known), unless NFD
+// set it. A label that someone removed comes back with the next Publish.
+//
+// When managedFields are cleared, or a Node is restored from a copy without them,
+// nobody is known to have applied our labels. Those of our keys that are nobody
+// else's are taken for ours: that takes one more write.
 //
 // The Node itself is never created: what is applied names the UID it had a
 // moment before, and the API server refuses to create an object with a given UID
@@ -40,8 +45,10 @@ type Node struct {
 	// Default FieldManager.
 	FieldManager string
 
-	// Force takes labels away from other field managers. Two who force the same
-	// label change it forever.
+	// Force takes labels away from other field managers, and removes labels that
+	// are ours by their key, that others set, and that are not true. Two who force
+	// the same label change it forever; one that is removed and returns is left
+	// alone.
 	Force bool
 
 	// Taint is kept beside the labels; nil for none, and then no taint is read or
@@ -53,6 +60,10 @@ type Node struct {
 	last    outcome    // of the last Publish
 	tainted *taintNote // nil while the taint is not kept
 	seen    reading    // by Published, for the Publish that follows
+	// dropped are labels that were ours, are not wanted, and stayed since others
+	// set them, too; taken are those that were removed from others by force.
+	dropped map[string]bool
+	taken   map[Conflict]bool
 }
 
 // reading is a Node as it was at a time.
@@ -117,8 +128,8 @@ func (n *Node) put(ctx context.Context, set labels.Set, taint bool) error {
 	if errors.Is(err, ErrNoNode) && len(set) == 0 {
 		return nil // withdrawn, with the Node
 	}
-	if err == nil && len(n.last.plan.conflicts)+len(left) > 0 {
-		err = &ConflictError{Conflicts: n.last.plan.conflicts, Taints: left}
+	if p := n.last.plan; err == nil && len(p.conflicts)+len(p.stale)+len(left) > 0 {
+		err = &ConflictError{Conflicts: p.conflicts, Stale: p.stale, Taints: left}
 	}
 	if err != nil {
 		return fmt.Errorf("%v: %w", n, err)
@@ -126,27 +137,94 @@ func (n *Node) put(ctx context.Context, set labels.Set, taint bool) error {
 	return nil
 }
 
+// overtakenTries is how often a Node is read and written anew, where what is
+// written holds only for what was read.
+const overtakenTries = 4
+
 // publish returns what it left, or nothing if that is unknown: a write that
 // failed may have taken place.
 func (n *Node) publish(ctx context.Context, set labels.Set, last outcome, changed bool) (outcome, error) {
-	live := n.seen.live
-	if live == nil || time.Since(n.seen.at) > readingTime {
-		var err error
-		if live, err = n.read(ctx); err != nil {
+	for try := 1; ; try++ {
+		live := n.seen.live
+		if live == nil || time.Since(n.seen.at) > readingTime {
+			var err error
+			if live, err = n.read(ctx); err != nil {
+				return outcome{}, err
+			}
+		}
+		n.seen = reading{}
+		p := n.plan(live, set)
+		who := labelOwners(&live.ObjectMeta, n.manager())
+		if !p.write {
+			return outcome{uid: live.UID, version: live.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}, nil
+		}
+		if !changed && live.UID == last.uid && another(live, who, last) {
+			// What it looked like stays in mind, so that Watch is quiet until it moves.
+			return outcome{uid: last.uid, version: last.version, at: last.at, applied: last.applied, plan: p}, ErrTwoAgents
+		}
+		left, err := n.carryOut(ctx, live, set, p)
+		if errors.Is(err, errOvertaken) && try < overtakenTries {
+			continue
+		}
+		return left, err
+	}
+}
+
+// errOvertaken means that the Node was written between our read and a write that
+// is only right for what was read.
+var errOvertaken = errors.New("the Node is written again and again while it is being labelled")
+
+// carryOut removes what p says, and applies the rest.
+func (n *Node) carryOut(ctx context.Context, live *metav1.PartialObjectMetadata, set labels.Set, p plan) (outcome, error) {
+	who := labelOwners(&live.ObjectMeta, n.manager())
+	n.drop(who, set)
+	if len(p.remove) > 0 {
+		answer, err := n.remove(ctx, live, p.remove)
+		if err != nil {
 			return outcome{}, err
 		}
+		for _, key := range p.remove {
+			if owner, ok := who.others[key]; ok {
+				if n.taken == nil {
+					n.taken = map[Conflict]bool{}
+				}
+				n.taken[Conflict{key, owner}] = true
+			}
+		}
+		if p = n.plan(answer, set); !p.write {
+			applied := labelOwners(&answer.ObjectMeta, n.manager()).applied
+			return outcome{uid: answer.UID, version: answer.ResourceVersion, at: time.Now(), applied: applied, plan: p}, nil
+		}
+		live = answer
 	}
-	n.seen = reading{}
-	p := makePlan(live, set, n.manager(), n.Force)
-	who := labelOwners(&live.ObjectMeta, n.manager())
-	if !p.write {
-		return outcome{uid: live.UID, version: live.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}, nil
+	if !p.claim {
+		return n.write(ctx, live.UID, set, p)
 	}
-	if !changed && live.UID == last.uid && another(live, who, last) {
-		// What it looked like stays in mind, so that Watch is quiet until it moves.
-		return outcome{uid: last.uid, version: last.version, at: last.at, applied: last.applied, plan: p}, ErrTwoAgents
+	answer, err := n.claim(ctx, live, p.apply)
+	if err != nil {
+		return outcome{}, err
 	}
-	return n.write(ctx, live.UID, p)
+	return n.left(answer, set, p), nil
+}
+
+// drop notes which labels cease to be ours.
+func (n *Node) drop(who owners, set labels.Set) {
+	for key := range who.ours {
+		if _, wanted := set[key]; !wanted && labels.Known(key) {
+			if n.dropped == nil {
+				n.dropped = map[string]bool{}
+			}
+			n.dropped[key] = true
+		}
+	}
+}
+
+// left is the outcome of p, by the API server's answer.
+func (n *Node) left(answer *metav1.PartialObjectMetadata, set labels.Set, p plan) outcome {
+	p.write, p.claim, p.remove = false, false, nil
+	p.stale = n.plan(answer, set).stale
+	who := labelOwners(&answer.ObjectMeta, n.manager())
+	return outcome{uid: answer.UID, version: answer.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}
 }
 
 // another reports whether another process applied labels under our field manager
@@ -171,13 +249,11 @@ func another(live *metav1.PartialObjectMetadata, who owners, last outcome) bool 
 
 // write applies p, and without the labels that turn out to be in conflict: p is
 // made from what was read a moment before.
-func (n *Node) write(ctx context.Context, uid types.UID, p plan) (outcome, error) {
+func (n *Node) write(ctx context.Context, uid types.UID, set labels.Set, p plan) (outcome, error) {
 	for {
 		live, err := n.apply(ctx, uid, p.apply)
 		if err == nil {
-			who := labelOwners(&live.ObjectMeta, n.manager())
-			p.write = false
-			return outcome{uid: uid, version: live.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}, nil
+			return n.left(live, set, p), nil
 		}
 		conflicts := conflictsIn(err)
 		if !apierrors.IsConflict(err) || len(conflicts) == 0 {
@@ -213,25 +289,66 @@ func (n *Node) read(ctx context.Context) (*metav1.PartialObjectMetadata, error) 
 }
 
 func (n *Node) apply(ctx context.Context, uid types.UID, set labels.Set) (*metav1.PartialObjectMetadata, error) {
+	live, err := n.applyAt(ctx, uid, "", set, n.Force)
+	if anotherUID(err) {
+		return nil, fmt.Errorf("%w (%w)", ErrNoNode, err)
+	}
+	return live, err
+}
+
+// claim applies labels that are in conflict with no field manager that has an
+// opinion. It is refused if the Node was written since it was read.
+func (n *Node) claim(ctx context.Context, read *metav1.PartialObjectMetadata, set labels.Set) (*metav1.PartialObjectMetadata, error) {
+	live, err := n.applyAt(ctx, read.UID, read.ResourceVersion, set, true)
+	if anotherUID(err) {
+		return nil, fmt.Errorf("%w (%w)", errOvertaken, err)
+	}
+	return live, err
+}
+
+func (n *Node) applyAt(ctx context.Context, uid types.UID, version string, set labels.Set, force bool) (*metav1.PartialObjectMetadata, error) {
 	type metadata struct {
-		Name   string     `json:"name"`
-		UID    types.UID  `json:"uid"`
-		Labels labels.Set `json:"labels,omitempty"`
+		Name    string     `json:"name"`
+		UID     types.UID  `json:"uid"`
+		Version string     `json:"resourceVersion,omitempty"`
+		Labels  labels.Set `json:"labels,omitempty"`
 	}
 	object, err := json.Marshal(struct {
 		APIVersion string   `json:"apiVersion"`
 		Kind       string   `json:"kind"`
 		Metadata   metadata `json:"metadata"`
-	}{"v1", "Node", metadata{n.Name, uid, set}})
+	}{"v1", "Node", metadata{n.Name, uid, version, set}})
 	if err != nil {
 		return nil, err
 	}
 	body, err := n.Client.do(ctx, "patch", "nodes",
 		n.Client.core.Patch(types.ApplyPatchType).Resource("nodes").Name(n.Name).
-			Param("fieldManager", n.manager()).Param("force", strconv.FormatBool(n.Force)).
+			Param("fieldManager", n.manager()).Param("force", strconv.FormatBool(force)).
 			SetHeader("Accept", metadataOnly).Body(object))
+	if err != nil {
+		return nil, err
+	}
+	return decodeMetadata(body)
+}
+
+// remove takes labels away whoever owns them, which an apply cannot do. It is
+// refused if the Node was written since it was read.
+func (n *Node) remove(ctx context.Context, read *metav1.PartialObjectMetadata, keys []string) (*metav1.PartialObjectMetadata, error) {
+	gone := map[string]any{}
+	for _, key := range keys {
+		gone[key] = nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": read.UID, "resourceVersion": read.ResourceVersion, "labels": gone,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	body, err := n.Client.do(ctx, "patch", "nodes",
+		n.Client.core.Patch(types.MergePatchType).Resource("nodes").Name(n.Name).
+			Param("fieldManager", n.manager()).SetHeader("Accept", metadataOnly).Body(patch))
 	if anotherUID(err) {
-		return nil, fmt.Errorf("%w (%w)", ErrNoNode, err)
+		return nil, fmt.Errorf("%w (%w)", errOvertaken, err)
 	}
 	if err != nil {
 		return nil, err
@@ -279,19 +396,54 @@ func decodeMetadata(body []byte) (*metav1.PartialObjectMetadata, error) {
 // plan is what has to be done to a Node.
 type plan struct {
 	apply     labels.Set // what to apply
+	claim     bool       // some of it from field managers without an opinion
+	remove    []string   // what an apply does not take away, sorted
 	conflicts []Conflict // what to leave alone, sorted by key
+	stale     []Conflict // what to leave alone though it is not wanted, likewise
 	write     bool       // whether something is to change
 }
 
 func (p plan) equal(q plan) bool {
-	return p.write == q.write && maps.Equal(p.apply, q.apply) && slices.Equal(p.conflicts, q.conflicts)
+	return p.write == q.write && maps.Equal(p.apply, q.apply) && slices.Equal(p.conflicts, q.conflicts) && slices.Equal(p.stale, q.stale)
 }
 
-// makePlan compares what is there with what is wanted, and decides about
-// conflicts as the API server would: another field manager owns the label, and
-// its value is not ours. So what is in conflict does not cost a write each time.
-func makePlan(live *metav1.PartialObjectMetadata, want labels.Set, manager string, force bool) plan {
-	who := labelOwners(&live.ObjectMeta, manager)
+// plan compares what is there with what is wanted.
+func (n *Node) plan(live *metav1.PartialObjectMetadata, want labels.Set) plan {
+	who := labelOwners(&live.ObjectMeta, n.manager())
+	p := makePlan(live, want, who, n.Force)
+	for key := range live.Labels {
+		owner, owned := who.others[key]
+		if _, wanted := want[key]; wanted {
+			continue
+		}
+		switch {
+		case who.orphans[key]:
+			p.remove = append(p.remove, key)
+		case !owned:
+		case n.stale(who, key) && n.Force && !n.taken[Conflict{key, owner}]:
+			p.remove = append(p.remove, key)
+		case who.ours[key]: // the apply gives up our share
+		case n.stale(who, key), n.dropped[key] && len(want) > 0:
+			p.stale = append(p.stale, Conflict{key, owner})
+		}
+	}
+	p.write = p.write || len(p.remove) > 0
+	slices.Sort(p.remove)
+	slices.SortFunc(p.stale, byKey)
+	return p
+}
+
+// stale tells whether a label that others set is untrue, if it is not wanted:
+// nobody but us has reason to publish that key. What NFD sets is a NodeFeature
+// object's or a feature file's to take back, be it GFD's.
+func (n *Node) stale(who owners, key string) bool {
+	return who.others[key] != "" && !who.byNFD(key) && labels.Known(key) && (!labels.OthersToo(key) || n.dropped[key] || who.ours[key])
+}
+
+// makePlan plans what to apply, and decides about conflicts as the API server
+// would: another field manager owns the label, and its value is not ours. So what
+// is in conflict does not cost a write each time.
+func makePlan(live *metav1.PartialObjectMetadata, want labels.Set, who owners, force bool) plan {
 	p := plan{apply: labels.Set{}}
 	for key, value := range want {
 		now, exists := live.Labels[key]
@@ -300,6 +452,9 @@ func makePlan(live *metav1.PartialObjectMetadata, want labels.Set, manager strin
 			continue
 		}
 		p.apply[key] = value
+		if exists && now != value && who.orphans[key] && !force {
+			p.claim = true
+		}
 		if !exists || now != value || !who.ours[key] {
 			p.write = true
 		}

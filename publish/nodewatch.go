@@ -83,7 +83,7 @@ func (n *Node) moved(event metav1.WatchEvent) (bool, error) {
 	case n.tainted.moved(&live.ObjectMeta):
 		return true, nil
 	}
-	p := makePlan(live, n.want, n.manager(), n.Force)
+	p := n.plan(live, n.want)
 	if live.UID != n.last.uid || !p.equal(n.last.plan) {
 		return true, nil
 	}

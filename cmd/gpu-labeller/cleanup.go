@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +26,10 @@ that can be reached, or on those that --sink names: its labels of the Node, its
 NodeFeature object, its feature file. Labels that others set stay. Run again, it
 does nothing.
 
+It ends with 1 and names them where labels under keys of ours stay, since another
+field manager set them, as after a Node was restored from a copy: remove those, or
+use --force-conflicts. NFD's stay in any case.
+
 With --taint it also takes away the taint that the agent kept, named as it was for
 the agent: a taint of that key, value and effect, whoever set it.
 
@@ -32,7 +37,8 @@ With --all-nodes it does so for every Node that carries labels of ours, and for
 every NodeFeature object of ours in the namespace; feature files are on their
 nodes and stay there.
 
-End the agents first: they would label again.`,
+End the agents first: they would label again, which is an error, too, if it is
+seen two seconds later.`,
 		Example: `  gpu-labeller cleanup --node-name node-a --kubeconfig ~/.kube/config
   gpu-labeller cleanup --all-nodes --kubeconfig ~/.kube/config`,
 		Args:              cli.UsageArgs(cobra.NoArgs),
@@ -67,7 +73,8 @@ func cleanup(ctx context.Context, f *sinkFlags, allNodes bool, out io.Writer, lo
 		return err
 	}
 	if !allNodes {
-		return withdraw(ctx, f, named, out, log)
+		had, err := withdraw(ctx, f, named, out, log)
+		return errors.Join(err, stillGone(ctx, had))
 	}
 
 	f.sinks = slices.DeleteFunc(f.sinks, func(s string) bool { return s == sinkFeatureFile })
@@ -80,6 +87,7 @@ func cleanup(ctx context.Context, f *sinkFlags, allNodes bool, out io.Writer, lo
 		return err
 	}
 	all := f.sinks
+	var had []*publish.Node
 	var errs []error
 	for _, sink := range all {
 		var nodes []string
@@ -99,23 +107,31 @@ func cleanup(ctx context.Context, f *sinkFlags, allNodes bool, out io.Writer, lo
 		}
 		for _, node := range nodes {
 			f.sinks, f.nodeName = []string{sink}, node
-			if err := withdraw(ctx, f, true, out, log); err != nil {
+			labelled, err := withdraw(ctx, f, true, out, log)
+			if err != nil {
 				errs = append(errs, err)
 			}
+			had = append(had, labelled...)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, stillGone(ctx, had))...)
 }
 
 // withdraw publishes nothing on every sink of f. Where the sinks were not named,
-// one that the cluster does not have is passed over.
-func withdraw(ctx context.Context, f *sinkFlags, named bool, out io.Writer, log *slog.Logger) error {
+// one that the cluster does not have is passed over. It gives the Nodes that had
+// labels of ours.
+func withdraw(ctx context.Context, f *sinkFlags, named bool, out io.Writer, log *slog.Logger) (had []*publish.Node, err error) {
 	s, err := f.open(ctx, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var errs []error
 	for _, sink := range s.all {
+		if node, ok := sink.(*publish.Node); ok {
+			if set, err := node.Published(ctx); err == nil && len(set) > 0 {
+				had = append(had, node)
+			}
+		}
 		if err := sink.Publish(ctx, nil); err != nil {
 			if !named && errors.Is(err, publish.ErrNoNodeFeatures) {
 				continue
@@ -124,6 +140,28 @@ func withdraw(ctx context.Context, f *sinkFlags, named bool, out io.Writer, log 
 			continue
 		}
 		fmt.Fprintf(out, "%v: nothing of ours is left\n", sink)
+	}
+	return had, errors.Join(errs...)
+}
+
+// agentTime is how soon an agent puts back what is taken from it.
+const agentTime = 2 * time.Second
+
+// stillGone looks at Nodes again, when an agent has had the time to label them.
+func stillGone(ctx context.Context, had []*publish.Node) error {
+	if len(had) == 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(agentTime):
+	}
+	var errs []error
+	for _, node := range had {
+		if owned, err := node.Owned(ctx); err == nil && owned {
+			errs = append(errs, fmt.Errorf("%v: an agent is running there and has labelled it again; end the agents first", node))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -270,6 +270,26 @@ func TestAgentInCluster(t *testing.T) {
 		}
 		second.stop(t)
 	})
+	t.Run("cleanup sees an agent that runs", func(t *testing.T) {
+		p := command(t, "cleanup", "--sink=node", "--node-name=node-b", "--kubeconfig", c.Kubeconfig())
+		if err := p.cmd.Run(); err == nil || p.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(p.String(), "an agent is running there") {
+			t.Errorf("cleanup ends with %v\n%s", err, p)
+		}
+		eventually(t, c, "node-b", "nvidia.com/gpu.product", "NVIDIA-H200-NVL")
+	})
+	t.Run("labels whose owner is not known any more go with the hardware", func(t *testing.T) {
+		c.Kubectl("patch", "node", "node-a", "--type=merge", "-p", `{"metadata":{"managedFields":[{}]}}`)
+		a.says(strings.Replace(fmt.Sprintf(a100, 1), "550.107.02", "550.144.03", 1) + fmt.Sprintf(mig, 1))
+		a.write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", "")
+		eventually(t, c, "node-a", "nvidia.com/mig-1g.5gb.count", "1")
+		c.Kubectl("patch", "node", "node-a", "--type=merge", "-p", `{"metadata":{"managedFields":[{}]}}`)
+		a.says(strings.Replace(fmt.Sprintf(a100, 0), "550.107.02", "550.144.03", 1))
+		if err := os.RemoveAll(filepath.Join(a.root, "proc/driver/nvidia/capabilities")); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, c, "node-a", "nvidia.com/mig-1g.5gb.count", "")
+		eventually(t, c, "node-a", "gpu.feature.node.kubernetes.io/mig.state", "disabled")
+	})
 	t.Run("the end of the agents and a new start change nothing", func(t *testing.T) {
 		before, err := getNode(c, "node-b")
 		if err != nil {
@@ -287,6 +307,17 @@ func TestAgentInCluster(t *testing.T) {
 			t.Errorf("node-b was written, from version %s to %s", before.Metadata.ResourceVersion, after.Metadata.ResourceVersion)
 		}
 		agentB.stop(t)
+	})
+	t.Run("cleanup names what others set under keys of ours", func(t *testing.T) {
+		c.Kubectl("label", "node", "node-b", "nvidia.com/mig.strategy=single", "--field-manager=kubectl-create")
+		p := command(t, "cleanup", "--all-nodes", "--kubeconfig", c.Kubeconfig())
+		if err := p.cmd.Run(); err == nil || p.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(p.String(), "nvidia.com/mig.strategy (set by kubectl-create)") {
+			t.Errorf("cleanup ends with %v\n%s", err, p)
+		}
+		p = command(t, "cleanup", "--all-nodes", "--force-conflicts", "--kubeconfig", c.Kubeconfig())
+		if err := p.cmd.Run(); err != nil {
+			t.Errorf("cleanup ends with %v\n%s", err, p)
+		}
 	})
 	t.Run("cleanup withdraws what is ours", func(t *testing.T) {
 		for range 2 {
