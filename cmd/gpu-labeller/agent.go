@@ -250,6 +250,11 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	log := f.agent.logger()
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	// Before anything else, since the signal ends a process that is not ready for it.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	outliveReaders()
 
 	start := time.Now()
 	s, err := f.agent.open(ctx, log)
@@ -320,9 +325,6 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		defer server.Close()
 		log.Debug("serving /healthz, /readyz and /metrics", "address", listener.Addr().String())
 	}
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
 	go func() {
 		for range hangups {
 			a.Reload()
@@ -337,6 +339,11 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	log.Info("ended; the labels stay")
 	return nil
 }
+
+// outliveReaders keeps the end of whoever reads the log from ending the process:
+// what is written then is lost. (A signal that is ignored, rather than caught,
+// would be ignored by the NVML process, too.)
+func outliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // missing lists the labels of set that the Node does not have.
 func missing(ctx context.Context, client *publish.Client, node string, set labels.Set) ([]string, error) {

@@ -97,6 +97,7 @@ func (g *gfd) run() error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
+	outliveReaders()
 
 	settings, err := g.load()
 	var fileError *gfdFileError
