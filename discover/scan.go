@@ -72,6 +72,10 @@ func (inv *Inventory) scanPCI(host Host) error {
 	})
 	inv.Functions = functions
 	truncated := false
+	found := make(map[string]bool, len(functions))
+	for i := range functions {
+		found[functions[i].Address.String()] = true
+	}
 	unread := map[string]bool{}
 	for _, p := range problems {
 		if errors.Is(p, pci.ErrConfigTruncated) {
@@ -82,7 +86,7 @@ func (inv *Inventory) scanPCI(host Host) error {
 		var field *pci.FieldError
 		if errors.As(p, &field) {
 			problem.Device = field.Address
-			if !errors.Is(p, pci.ErrGone) && !inv.has(field.Address) {
+			if !errors.Is(p, pci.ErrGone) && !found[field.Address] {
 				unread[field.Address] = true
 			}
 			if field.Field == "config" {
@@ -103,11 +107,6 @@ func (inv *Inventory) scanPCI(host Host) error {
 		inv.problem(Problem{Source: "pci", Text: err.Error(), Cure: "is /sys mounted, and readable?"})
 	}
 	return err
-}
-
-// has tells whether a function of that address was found.
-func (inv *Inventory) has(address string) bool {
-	return slices.ContainsFunc(inv.Functions, func(f pci.Function) bool { return f.Address.String() == address })
 }
 
 func (inv *Inventory) readMachine(host Host) {
@@ -274,13 +273,13 @@ func (inv *Inventory) addNVML(a nvml.Answer) {
 		}
 	}
 	var rest []*nvml.GPU // those that name no function of ours, by index
-	var skip []pci.Address
+	skip := map[pci.Address]bool{}
 	for i := range a.GPUs {
 		n := &a.GPUs[i]
 		switch at, placed := inv.place(byAddress, n); {
 		case skipped(n.Name):
 			if n.PCIAddress != nil {
-				skip = append(skip, *n.PCIAddress)
+				skip[*n.PCIAddress] = true
 			}
 		case placed:
 			inv.answer(&inv.GPUs[at], n)
@@ -289,7 +288,7 @@ func (inv *Inventory) addNVML(a nvml.Answer) {
 		}
 	}
 	inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g GPU) bool {
-		return g.Vendor == NVIDIA && g.Function != nil && slices.Contains(skip, g.Function.Address)
+		return g.Vendor == NVIDIA && g.Function != nil && skip[g.Function.Address]
 	})
 	inv.settle(rest)
 }

@@ -113,7 +113,10 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		if cmd.Flags().Changed("root") {
 			return cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
 		}
-		dir, err := extract(f.hostFile)
+		dir, err := extract(ctx, f.hostFile)
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
 		if err != nil {
 			return cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,7 +70,10 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 		if cmd.Flags().Changed("root") {
 			return nil, nil, cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
 		}
-		dir, err := extract(f.hostFile)
+		dir, err := extract(ctx, f.hostFile)
+		if ctx.Err() != nil {
+			return nil, nil, errors.New("interrupted")
+		}
 		if err != nil {
 			return nil, nil, cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
 		}
@@ -92,11 +96,11 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 }
 
 // extract writes a recorded host into a new folder, which the caller removes.
-func extract(file string) (string, error) {
+func extract(ctx context.Context, file string) (string, error) {
 	if file == "" {
 		return "", errors.New("name a file, or - for standard input")
 	}
-	f, err := hostfile.Read(file)
+	f, err := hostfile.Read(ctx, file)
 	if err != nil {
 		return "", err
 	}
@@ -108,7 +112,7 @@ func extract(file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := f.Extract(dir); err != nil {
+	if err := f.Extract(ctx, dir); err != nil {
 		os.RemoveAll(dir)
 		return "", fmt.Errorf("%s: %w", file, err)
 	}
