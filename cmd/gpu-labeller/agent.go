@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -48,7 +49,7 @@ type sinkFlags struct {
 
 func (f *sinkFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringSliceVar(&f.sinks, "sink", nil, "where labels are published: node, feature-file, node-feature; several are allowed (default node-feature where the cluster has NFD's NodeFeature objects, else node)")
+	fs.StringSliceVar(&f.sinks, "sink", nil, "where labels are published: node, feature-file, node-feature; several are allowed (default node-feature where the cluster has NFD's NodeFeature objects and the Node has no labels of ours, else node)")
 	fs.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "the Node that is labelled (default $NODE_NAME)")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig file (default $KUBECONFIG; in a pod, its service account)")
 	fs.StringVar(&f.namespace, "namespace", os.Getenv("NAMESPACE"), "namespace of NodeFeature objects (default $NAMESPACE, or the pod's own)")
@@ -145,7 +146,8 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 	return s, nil
 }
 
-// choose takes NFD's way where there is one. It waits for the API server to say
+// choose takes NFD's way where there is one, unless labels of ours are on the
+// Node already: NFD may have been installed since. It waits for the API server to say
 // so: an agent that went the other way, for an API server that was away for a
 // moment, would leave labels in two places.
 func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slog.Logger) (string, error) {
@@ -154,6 +156,11 @@ func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slo
 		var forbidden *publish.ForbiddenError
 		switch {
 		case err == nil && has:
+			if f.labelled(ctx, client) {
+				log.Warn("the cluster has NodeFeature objects, but labels of ours are on the Node from before, so they go there as ever; "+
+					"to change that, give --sink=node-feature, and then withdraw the old ones: gpu-labeller cleanup --sink=node --node-name "+f.nodeName, "sink", sinkNode)
+				return sinkNode, nil
+			}
 			return sinkNodeFeature, nil
 		case err == nil:
 			return sinkNode, nil
@@ -171,6 +178,47 @@ func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slo
 		}
 	}
 }
+
+// labelled tells whether the Node has labels that the sink node applied. One that
+// may not be read has none.
+func (f *sinkFlags) labelled(ctx context.Context, client *publish.Client) bool {
+	if client == nil || f.nodeName == "" {
+		return false
+	}
+	owned, err := (&publish.Node{Client: client, Name: f.nodeName}).Owned(ctx)
+	return err == nil && owned
+}
+
+// leftovers says which sinks that are not in use hold labels of ours, which stay
+// as they are whatever becomes of the GPUs. What may not be read holds none.
+func (f *sinkFlags) leftovers(ctx context.Context, s *sinks) (sentences []string) {
+	say := func(where fmt.Stringer, sink, more string) {
+		sentences = append(sentences, fmt.Sprintf("%v has labels of ours from before, which nobody keeps true: gpu-labeller cleanup --sink=%s%s", where, sink, more))
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if !slices.Contains(s.names, sinkNode) && f.labelled(ctx, s.client) {
+		say(&publish.Node{Name: f.nodeName}, sinkNode, " --node-name "+f.nodeName)
+	}
+	namespace := cmp.Or(f.namespace, podNamespace())
+	if !slices.Contains(s.names, sinkNodeFeature) && s.client != nil && f.nodeName != "" && namespace != "" {
+		object := &publish.NodeFeature{Client: s.client, NodeName: f.nodeName, ObjectName: f.nodeFeature, Namespace: namespace}
+		if set, err := object.Published(ctx); err == nil && len(set) > 0 {
+			say(object, sinkNodeFeature, " --node-name "+f.nodeName+" --namespace "+namespace)
+		}
+	}
+	if !slices.Contains(s.names, sinkFeatureFile) {
+		file := &publish.FeatureFile{Path: f.featureFile}
+		if set, err := file.Published(ctx); err == nil && len(set) > 0 {
+			say(file, sinkFeatureFile, " --feature-file "+f.featureFile)
+		}
+	}
+	return sentences
+}
+
+// leftoverTime is when leftovers are looked for, and up to as much later, so that
+// the agents of a cluster do not ask all at once.
+var leftoverTime = 10 * time.Second
 
 // agentFlags are those of the agent alone.
 type agentFlags struct {
@@ -334,6 +382,15 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	// What start-up needed is not needed again.
 	debug.FreeOSMemory()
 	_ = footprint.Trim()
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(leftoverTime + rand.N(leftoverTime)):
+			for _, sentence := range f.agent.leftovers(ctx, s) {
+				log.Warn(sentence)
+			}
+		}
+	}()
 	log.Info("labelling", "sinks", strings.Join(s.names, ","), "node", f.agent.nodeName, "interval", f.agent.interval, "version", cli.Version(release))
 	a.Run(ctx)
 	log.Info("ended; the labels stay")

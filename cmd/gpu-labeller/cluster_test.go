@@ -342,6 +342,7 @@ func TestAgentInCluster(t *testing.T) {
 		}
 	})
 	t.Run("a taint comes and goes with the GPUs", func(t *testing.T) { taint(t, c) })
+	t.Run("NFD's CRD comes later", func(t *testing.T) { sinkStays(t, c) })
 	t.Run("a thousand passes write nothing", func(t *testing.T) { steady(t, c) })
 }
 
@@ -401,6 +402,65 @@ func taint(t *testing.T, c *cluster.Cluster) {
 		taints(other)
 		eventually(t, c, "node-d", "nvidia.com/gpu.product", "")
 	}
+}
+
+// sinkStays has an agent choose its sink before and after the cluster knows
+// NodeFeature objects, and leaves labels in the place that it does not choose.
+func sinkStays(t *testing.T, c *cluster.Cluster) {
+	c.CreateNode("node-e")
+	client, err := publish.NewClient(c.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	choose := func() (string, string) {
+		var said bytes.Buffer
+		f := &sinkFlags{kubeconfig: c.Kubeconfig(), nodeName: "node-e", namespace: "default", featureFile: filepath.Join(t.TempDir(), "file")}
+		s, err := f.open(t.Context(), slog.New(slog.NewTextHandler(&said, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(s.names, ","), said.String() + strings.Join(f.leftovers(t.Context(), s), "\n")
+	}
+	want := func(sink, says string) {
+		t.Helper()
+		got, said := choose()
+		if got != sink || !strings.Contains(said, says) || says == "" && said != "" {
+			t.Errorf("the sink is %s, want %s; it says %q, want %q", got, sink, said, says)
+		}
+	}
+	want(sinkNode, "")
+	onNode := &publish.Node{Client: client, Name: "node-e"}
+	set := map[string]string{"nvidia.com/gpu.count": "1"}
+	if err := onNode.Publish(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	crd, err := os.ReadFile("../../testdata/cluster/nodefeature-crd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Apply(string(crd))
+	c.Kubectl("wait", "crd/nodefeatures.nfd.k8s-sigs.io", "--for=condition=Established", "--timeout=30s")
+	defer c.Kubectl("delete", "crd", "nodefeatures.nfd.k8s-sigs.io")
+	for range 100 {
+		if has, err := client.HasNodeFeatures(t.Context()); err == nil && has {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	want(sinkNode, "gpu-labeller cleanup --sink=node --node-name node-e")
+	object := &publish.NodeFeature{Client: client, NodeName: "node-e", Namespace: "default"}
+	if err := object.Publish(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	want(sinkNode, "gpu-labeller cleanup --sink=node-feature --node-name node-e --namespace default")
+	f := &sinkFlags{nodeName: "node-e"}
+	if got := f.leftovers(t.Context(), &sinks{client: client, names: []string{sinkNodeFeature}}); len(got) != 1 || !strings.Contains(got[0], "--sink=node ") {
+		t.Errorf("left: %v", got)
+	}
+	if err := onNode.Publish(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	want(sinkNodeFeature, "")
 }
 
 // steady lets an agent pass a thousand times over a host that does not change.
