@@ -379,8 +379,17 @@ func silentCure(f *pci.Function) string {
 // do not count as GPUs.
 func skipped(name string) bool { return name == "DGX Display" || name == "NVIDIA DGX Display" }
 
+// maxMemory is more bytes than any GPU has.
+const maxMemory = 1 << 50
+
 // answer takes over what NVML said of a GPU.
 func (inv *Inventory) answer(g *GPU, n *nvml.GPU) {
+	reported := n.MemoryBytes
+	if reported > maxMemory {
+		without := *n
+		without.MemoryBytes = 0
+		n = &without
+	}
 	g.NVML = n
 	g.Product = n.Name
 	g.MemoryBytes = n.MemoryBytes
@@ -391,6 +400,9 @@ func (inv *Inventory) answer(g *GPU, n *nvml.GPU) {
 	if g.Function != nil {
 		device = g.Function.Address.String()
 		name = "GPU " + device
+	}
+	if reported > maxMemory {
+		inv.problem(Problem{Source: "nvml", Device: device, Text: fmt.Sprintf("%s: memory_bytes: %d is more than any GPU has", name, reported)})
 	}
 	fields := map[nvml.Code][]string{}
 	for _, field := range slices.Sorted(maps.Keys(n.Errors)) {
