@@ -480,6 +480,9 @@ func (inv *Inventory) nvmlState(a nvml.Answer, n int) bool {
 		case nvml.Timeout, nvml.Stuck:
 			return report(StateTimeout, f.Text, "is the driver hung? look for NVRM and Xid messages in the kernel log; without persistence mode, raise --nvml-timeout")
 		}
+		if f.Kind == nvml.NotStarted {
+			return report(StateError, f.Text, f.Cure)
+		}
 		return report(StateError, f.Text, "does nvidia-smi work? look for NVRM and Xid messages in the kernel log")
 	}
 	kernel := inv.NVIDIA.KernelDriverVersion

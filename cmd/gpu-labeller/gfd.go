@@ -53,7 +53,7 @@ func newGFDCommand() *cobra.Command {
 func runGFD(args []string, stdout, stderr io.Writer) int {
 	f, err := parseGFDFlags(args, os.LookupEnv)
 	if err != nil {
-		fmt.Fprintf(stderr, "Error: %v\n\n", err)
+		fmt.Fprintf(stderr, "Error: %s\n\n", cli.Printable(err.Error()))
 		writeGFDUsage(stderr)
 		return exitFailure
 	}
@@ -67,7 +67,7 @@ func runGFD(args []string, stdout, stderr io.Writer) int {
 	}
 	g := &gfd{flags: f, stdout: stdout, start: time.Now(), log: slog.New(slog.NewTextHandler(stderr, nil))}
 	if err := g.run(); err != nil {
-		fmt.Fprintln(stderr, "Error:", err)
+		fmt.Fprintln(stderr, "Error:", cli.Printable(err.Error()))
 		return exitFailure
 	}
 	return exitOK

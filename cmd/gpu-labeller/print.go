@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -224,6 +223,13 @@ func writeReport(w io.Writer, format string, inv *discover.Inventory, set labels
 		r.Problems = append(r.Problems, discover.Problem{Source: "labels", Text: label.String()})
 	}
 	if format == "yaml" {
+		// JSON has escapes that keep what is said; YAML's encoder does not use its.
+		for i := range r.GPUs {
+			r.GPUs[i].Product = cli.Printable(r.GPUs[i].Product)
+		}
+		for i := range r.Problems {
+			r.Problems[i].Text = cli.Printable(r.Problems[i].Text)
+		}
 		e := yaml.NewEncoder(w)
 		e.SetIndent(2)
 		if err := e.Encode(r); err != nil {
@@ -231,7 +237,5 @@ func writeReport(w io.Writer, format string, inv *discover.Inventory, set labels
 		}
 		return e.Close()
 	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return cli.WriteJSON(w, r)
 }
