@@ -51,7 +51,7 @@ func (f *sinkFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringSliceVar(&f.sinks, "sink", nil, "where labels are published: node, feature-file, node-feature; several are allowed (default node-feature where the cluster has NFD's NodeFeature objects and the Node has no labels of ours, else node)")
 	fs.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "the Node that is labelled (default $NODE_NAME)")
-	fs.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig file (default $KUBECONFIG; in a pod, its service account)")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig file (default $KUBECONFIG, which may list several; in a pod, its service account)")
 	fs.StringVar(&f.namespace, "namespace", os.Getenv("NAMESPACE"), "namespace of NodeFeature objects (default $NAMESPACE, or the pod's own)")
 	fs.StringVar(&f.podName, "pod-name", os.Getenv("POD_NAME"), "the agent's pod, whose DaemonSet becomes the owner of the NodeFeature object (default $POD_NAME)")
 	fs.StringVar(&f.featureFile, "feature-file", publish.DefaultFeatureFile, "the feature file of sink feature-file")

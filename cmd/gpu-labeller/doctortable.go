@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,9 +17,7 @@ import (
 func writeDoctor(out io.Writer, format string, r *doctor.Report) error {
 	switch format {
 	case "json":
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return cli.WriteJSON(out, r)
 	case "yaml":
 		e := yaml.NewEncoder(out)
 		e.SetIndent(2)

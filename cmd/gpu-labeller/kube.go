@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -20,10 +22,18 @@ func init() {
 }
 
 // restConfig is the way to the API server: by a kubeconfig file where one is
-// named, else as a pod.
+// named, else as a pod. $KUBECONFIG may be a list of files, as with kubectl: what
+// an earlier one says counts, and those that are missing are passed over.
 func restConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig != "" {
-		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
+		if files := kubeconfigList(kubeconfig); len(files) > 1 {
+			if !slices.ContainsFunc(files, func(file string) bool { _, err := os.Stat(file); return err == nil }) {
+				return nil, fmt.Errorf("$KUBECONFIG: none of these files can be read: %s", strings.Join(files, ", "))
+			}
+			rules = &clientcmd.ClientConfigLoadingRules{Precedence: files}
+		}
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 		if err != nil {
 			return nil, fmt.Errorf("--kubeconfig: %w", err)
 		}
@@ -34,6 +44,15 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		return nil, cli.Exit(exitUsage, errors.New("there is no cluster to label in: this is not a pod, so give --kubeconfig; or write a feature file with --sink=feature-file; or print the labels with --print"))
 	}
 	return config, err
+}
+
+// kubeconfigList is the files of $KUBECONFIG, if that is what kubeconfig is: a
+// flag names one file, whatever is in its name.
+func kubeconfigList(kubeconfig string) []string {
+	if kubeconfig != os.Getenv("KUBECONFIG") {
+		return nil
+	}
+	return slices.DeleteFunc(filepath.SplitList(kubeconfig), func(file string) bool { return file == "" })
 }
 
 // podNamespace is the namespace of the pod that this is, or empty.
