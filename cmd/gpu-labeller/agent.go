@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpu-labeller/gpu-labeller/agent"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
@@ -84,7 +85,15 @@ func (s *sinks) nfd() bool { return !slices.Contains(s.names, sinkNode) }
 // open makes the sinks. It asks the API server only where the flags leave open
 // which sinks there are, and for the DaemonSet.
 func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) {
-	s := &sinks{names: f.sinks}
+	if err := f.checkNames(); err != nil {
+		return nil, err
+	}
+	s := &sinks{}
+	for _, name := range f.sinks {
+		if !slices.Contains(s.names, name) {
+			s.names = append(s.names, name)
+		}
+	}
 	if len(s.names) == 0 || slices.Contains(s.names, sinkNode) || slices.Contains(s.names, sinkNodeFeature) {
 		config, err := restConfig(f.kubeconfig)
 		if err != nil {
@@ -146,11 +155,57 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 	return s, nil
 }
 
+// checkNames refuses names that no object has. In the path of a request they could
+// stand for another object.
+func (f *sinkFlags) checkNames() error {
+	for _, name := range []struct {
+		flag, value string
+		check       func(string) []string
+	}{
+		{"node-name", f.nodeName, validation.IsDNS1123Subdomain},
+		{"namespace", f.namespace, validation.IsDNS1123Label},
+		{"pod-name", f.podName, validation.IsDNS1123Subdomain},
+		{"node-feature-name", f.nodeFeature, validation.IsDNS1123Subdomain},
+	} {
+		if err := checkName(name.flag, name.value, name.check); err != nil {
+			return cli.Exit(exitUsage, err)
+		}
+	}
+	if slices.Contains(f.sinks, sinkNodeFeature) {
+		if err := checkForNFD(f.nodeName); err != nil {
+			return cli.Exit(exitUsage, fmt.Errorf("%w: give --sink=node", err))
+		}
+	}
+	return nil
+}
+
+func checkName(flag, value string, check func(string) []string) error {
+	if value == "" {
+		return nil
+	}
+	if wrong := check(value); len(wrong) > 0 {
+		return fmt.Errorf("--%s %q: %s", flag, value[:min(len(value), 80)], wrong[0])
+	}
+	return nil
+}
+
+// checkForNFD refuses names of Nodes that NFD cannot serve by NodeFeature objects:
+// it finds them by a label.
+func checkForNFD(node string) error {
+	if len(node) > validation.LabelValueMaxLength {
+		return fmt.Errorf("--node-name has %d characters, and NFD serves no Node of more than %d by NodeFeature objects", len(node), validation.LabelValueMaxLength)
+	}
+	return nil
+}
+
 // choose takes NFD's way where there is one, unless labels of ours are on the
 // Node already: NFD may have been installed since. It waits for the API server to say
 // so: an agent that went the other way, for an API server that was away for a
 // moment, would leave labels in two places.
 func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slog.Logger) (string, error) {
+	if checkForNFD(f.nodeName) != nil {
+		return sinkNode, nil
+	}
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		has, err := client.HasNodeFeatures(ctx)
 		var forbidden *publish.ForbiddenError

@@ -54,6 +54,9 @@ seen two seconds later.`,
 
 func cleanup(ctx context.Context, f *sinkFlags, allNodes bool, out io.Writer, log *slog.Logger) error {
 	f.podName = "" // the owner of what goes does not matter
+	if err := f.checkNames(); err != nil {
+		return err
+	}
 	named := len(f.sinks) > 0
 	if !named {
 		f.sinks = []string{sinkFeatureFile}
@@ -61,6 +64,9 @@ func cleanup(ctx context.Context, f *sinkFlags, allNodes bool, out io.Writer, lo
 			f.sinks = append(f.sinks, sinkNode, sinkNodeFeature)
 		} else if f.kubeconfig != "" || allNodes {
 			return err
+		}
+		if checkForNFD(f.nodeName) != nil {
+			f.sinks = slices.DeleteFunc(f.sinks, func(s string) bool { return s == sinkNodeFeature }) // it cannot have one
 		}
 		if f.namespace == "" && podNamespace() == "" {
 			f.sinks = slices.DeleteFunc(f.sinks, func(s string) bool { return s == sinkNodeFeature })

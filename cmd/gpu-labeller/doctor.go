@@ -145,6 +145,9 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 
 func (f *doctorFlags) check() error {
 	namespace, name, ok := strings.Cut(f.pod, "/")
+	if err := f.agent.checkNames(); err != nil {
+		return err
+	}
 	switch {
 	case f.pod != "" && (!ok || namespace == "" || name == "" || strings.Contains(name, "/")):
 		return cli.Exit(exitUsage, fmt.Errorf("--pod %q: want NAMESPACE/NAME", f.pod))

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -129,5 +130,14 @@ func TestLogReaderEnds(t *testing.T) {
 			}
 			t.Error("the labels did not follow the host")
 		})
+	}
+}
+
+func TestSinksOnce(t *testing.T) {
+	t.Setenv("KUBECONFIG", "")
+	f := &sinkFlags{sinks: []string{sinkFeatureFile, sinkFeatureFile}, featureFile: filepath.Join(t.TempDir(), "file")}
+	s, err := f.open(t.Context(), slog.New(slog.DiscardHandler))
+	if err != nil || len(s.all) != 1 || len(s.names) != 1 {
+		t.Errorf("%+v, %v", s, err)
 	}
 }
