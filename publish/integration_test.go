@@ -344,6 +344,7 @@ func testNodeRestored(t *testing.T, b *bench) {
 	b.wantLabels(t, full)
 	// Another process does not know that the timestamp was ours, which may be GFD's.
 	again := &Node{Client: b.agent, Name: b.node}
+	check(t, again.PublishLabels(t.Context(), less)) // before all is known
 	wantStale(again.Publish(t.Context(), less), stale[1])
 	wantStale(again.Publish(t.Context(), nil), Conflict{"nvidia.com/gpu.count", "kubectl-create"}, stale[1])
 	if all, err := b.admin.Owned(t.Context(), ""); err != nil || !slices.Contains(all, b.node) {

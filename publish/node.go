@@ -64,6 +64,7 @@ type Node struct {
 	// set them, too; taken are those that were removed from others by force.
 	dropped map[string]bool
 	taken   map[Conflict]bool
+	partial bool // want is not all that will be wanted
 }
 
 // reading is a Node as it was at a time.
@@ -96,18 +97,19 @@ func (n *Node) String() string { return fmt.Sprintf("Node %q", n.Name) }
 // the Node is re-created. So two agents do not take turns. A new Node value has
 // no memory.
 func (n *Node) Publish(ctx context.Context, set labels.Set) error {
-	return n.put(ctx, set, n.Taint != nil)
+	return n.put(ctx, set, n.Taint != nil, false)
 }
 
-// PublishLabels is Publish for labels that do not say yet whether the taint is
-// wanted: it stays as it is.
+// PublishLabels is Publish for labels that are not all yet, and do not say whether
+// the taint is wanted: it stays as it is, and so do labels that we did not apply.
 func (n *Node) PublishLabels(ctx context.Context, set labels.Set) error {
-	return n.put(ctx, set, false)
+	return n.put(ctx, set, false, true)
 }
 
-func (n *Node) put(ctx context.Context, set labels.Set, taint bool) error {
+func (n *Node) put(ctx context.Context, set labels.Set, taint, partial bool) error {
 	n.mu.Lock() // Watch waits, and then sees what we left
 	defer n.mu.Unlock()
+	n.partial = partial
 	changed, last := n.want == nil || !maps.Equal(n.want, set), n.last
 	n.want = labels.Set{}
 	maps.Copy(n.want, set)
@@ -413,7 +415,7 @@ func (n *Node) plan(live *metav1.PartialObjectMetadata, want labels.Set) plan {
 	p := makePlan(live, want, who, n.Force)
 	for key := range live.Labels {
 		owner, owned := who.others[key]
-		if _, wanted := want[key]; wanted {
+		if _, wanted := want[key]; wanted || n.partial {
 			continue
 		}
 		switch {
