@@ -1,4 +1,5 @@
-# What a developer needs: make run, make test. The rest is parts of them.
+# What a developer needs: make run, make test. The rest is parts of them, and make
+# help lists it.
 
 GO ?= go
 
@@ -11,9 +12,12 @@ RELEASE ?=
 LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE))
 RECORDED = testdata/hosts/h200x1.txtar
 
-.PHONY: all build plugin run test lint unit e2e faults scale image fuzz bench generate clean
+.PHONY: help all build plugin run test lint unit e2e faults scale compare image fuzz bench generate clean
 
-all: build plugin
+all: build plugin ## both binaries
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '  %-10s %s\n' "$$name" "$$what"; done
 
 build: ## bin/gpu-labeller
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/gpu-labeller ./cmd/gpu-labeller
@@ -35,8 +39,8 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "gofmt -w these:"; echo "$$unformatted"; exit 1; fi
 	$(GO) mod tidy -diff
-	$(GO) vet -tags e2e,faults,scale ./...
-	$(GO) tool -modfile=tools/go.mod staticcheck -tags e2e,faults,scale ./...
+	$(GO) vet -tags e2e,faults,scale,compare ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck -tags e2e,faults,scale,compare ./...
 	$(GO) tool -modfile=manifests/tools/go.mod helm lint --quiet manifests/chart/gpu-labeller
 
 unit: ## the tests, with the race detector
@@ -55,6 +59,11 @@ NODES ?= 250,1000
 scale: ## so many agents on a real control plane: minutes for each number
 	testdata/cluster/build.sh
 	$(GO) test -tags scale -run TestScale -v -count=1 -timeout 60m ./test/scale -nodes $(NODES) $(SCALEFLAGS)
+
+GFD ?=
+compare: build ## what an agent costs, beside NVIDIA's GPU Feature Discovery (GFD=its binary)
+	testdata/cluster/build.sh
+	$(GO) test -tags compare -v -count=1 -timeout 30m ./test/compare $(if $(GFD),-gfd '$(abspath $(GFD))') $(COMPAREFLAGS)
 
 IMAGE ?= ghcr.io/gpu-labeller/gpu-labeller
 VERSION = $(or $(RELEASE),devel)
@@ -80,5 +89,5 @@ generate: ## docs/labels.md, the labels of the test hosts, the manifests from th
 	$(GO) test ./manifests -run TestGenerated -update
 	$(GO) test ./cmd/kubectl-gpu_labeller -run 'TestExplainClusters|TestScripts' -update
 
-clean:
+clean: ## remove bin
 	rm -rf bin

@@ -78,6 +78,10 @@ type Config struct {
 	// by one goroutine, and may take its time.
 	Event func(reason, message string)
 
+	// Idle is called a while after each scan, when there is nothing to do until the
+	// host changes or the interval is over. It must not take long.
+	Idle func()
+
 	// Sentry has a thread of its own look every Poll, and a fingerprint taken when
 	// that sees a change, and every minute. Otherwise one is taken every Poll.
 	Sentry bool

@@ -337,7 +337,7 @@ func TestGPURemovedAndBack(t *testing.T) {
 		s := &telling{sink{name: "s"}}
 		b.start(func(c *Config) { c.Interval = time.Hour }, s)
 		b.after(5*time.Minute + 500*time.Millisecond) // between two polls
-		model := extraPrefix + "model.nvidia-a100-sxm4-40gb.count"
+		model := labels.ExtraPrefix + "model.nvidia-a100-sxm4-40gb.count"
 		b.want(s.set(), model+"=1", countKey+"=2")
 		before := s.set()
 
@@ -533,7 +533,7 @@ func TestRepartition(t *testing.T) {
 		s := &telling{sink{name: "s"}}
 		b.start(func(c *Config) { c.Options.MIGStrategy = labels.MIGMixed }, s)
 		b.after(5 * time.Minute)
-		b.want(s.set(), extraPrefix+"mig.state=disabled", "!nvidia.com/mig-1g.5gb.count")
+		b.want(s.set(), labels.ExtraPrefix+"mig.state=disabled", "!nvidia.com/mig-1g.5gb.count")
 
 		var profiles []string
 		for i := range 7 {
@@ -543,12 +543,12 @@ func TestRepartition(t *testing.T) {
 			b.after(300 * time.Millisecond)
 		}
 		b.after(4 * time.Second)
-		b.want(s.set(), extraPrefix+"mig.state=enabled", "nvidia.com/mig-1g.5gb.count=7")
+		b.want(s.set(), labels.ExtraPrefix+"mig.state=enabled", "nvidia.com/mig-1g.5gb.count=7")
 
 		b.remove("proc/driver/nvidia/capabilities/gpu0/mig")
 		b.good(whole)
 		b.after(5 * time.Second)
-		b.want(s.set(), extraPrefix+"mig.state=disabled", "!nvidia.com/mig-1g.5gb.count")
+		b.want(s.set(), labels.ExtraPrefix+"mig.state=disabled", "!nvidia.com/mig-1g.5gb.count")
 	})
 }
 
@@ -815,6 +815,8 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 		b.after(24 * time.Hour)
 		b.wantLog(1, "no longer: ")
 		b.wantLog(3, "labels published") // all, timeout, ok
+		b.wantLog(1, "changed=\"[gpu.feature.node.kubernetes.io/state=timeout (was ok)]\"")
+		b.wantLog(0, "gpu.feature.node.kubernetes.io/count=") // one of many
 	})
 }
 

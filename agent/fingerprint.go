@@ -59,7 +59,7 @@ type Fingerprinter struct {
 	seed      maphash.Seed
 	functions map[string]*function // by name
 	turn      uint64
-	dirents   [5][4096]byte // one for each depth at which a folder is listed
+	dirents   [4][4096]byte // one for each depth at which a folder is listed
 	text      [512]byte
 }
 
@@ -237,8 +237,13 @@ func (f *Fingerprinter) Watched() Watched {
 	return w
 }
 
-// watchMIG adds the folders that mig reads.
+// watchMIG adds the folders that mig reads. In those of GPUs only mig matters, be it
+// there or not.
 func (f *Fingerprinter) watchMIG(l *pathList, path string, depth int) {
+	if depth == 1 {
+		f.watchMIG(l, path+"/mig", 2)
+		return
+	}
 	l.folder(f.root.Path(path))
 	if depth+1 == len(migLevels) {
 		return

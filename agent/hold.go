@@ -265,12 +265,11 @@ type blind struct {
 // The prefixes and keys that decide what is held.
 const (
 	nvidiaPrefix = "nvidia.com/"
-	extraPrefix  = "gpu.feature.node.kubernetes.io/"
-	stateKey     = extraPrefix + "state"
-	countKey     = extraPrefix + "count"
-	onBusKey     = extraPrefix + "count.pci"
-	failedKey    = extraPrefix + "count.failed"
-	guestsKey    = extraPrefix + "count.passthrough"
+	stateKey     = labels.ExtraPrefix + "state"
+	countKey     = labels.ExtraPrefix + "count"
+	onBusKey     = labels.ExtraPrefix + "count.pci"
+	failedKey    = labels.ExtraPrefix + "count.failed"
+	guestsKey    = labels.ExtraPrefix + "count.passthrough"
 )
 
 // over completes set, for which NVML did not answer, by those labels of
@@ -296,7 +295,7 @@ func (b *blind) over(published, set labels.Set) labels.Set {
 		case strings.HasPrefix(key, nvidiaPrefix):
 			held[key] = value
 		case key == stateKey, key == onBusKey, key == guestsKey:
-		case b.extra && strings.HasPrefix(key, extraPrefix):
+		case b.extra && strings.HasPrefix(key, labels.ExtraPrefix):
 			held[key] = value
 		}
 	}

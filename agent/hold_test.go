@@ -195,7 +195,7 @@ func TestHoldProperty(t *testing.T) {
 func TestBlind(t *testing.T) {
 	published := labels.Set{
 		pciKey: "true", product: "NVIDIA-A100", "nvidia.com/gpu.count": "2",
-		stateKey: "ok", countKey: "2", onBusKey: "2", extraPrefix + "memory.min": "40960",
+		stateKey: "ok", countKey: "2", onBusKey: "2", labels.ExtraPrefix + "memory.min": "40960",
 	}
 	now := labels.Set{pciKey: "true", stateKey: "timeout", onBusKey: "2", failedKey: "2", guestsKey: "1"}
 	waiting := &blind{waiting: true, onBus: true, state: discover.StateTimeout, extra: true}
@@ -211,7 +211,7 @@ func TestBlind(t *testing.T) {
 	offBus := change(published, onBusKey, "")
 	held := labels.Set{
 		pciKey: "true", product: "NVIDIA-A100", "nvidia.com/gpu.count": "2", guestsKey: "1",
-		stateKey: "timeout", countKey: "2", onBusKey: "2", extraPrefix + "memory.min": "40960",
+		stateKey: "timeout", countKey: "2", onBusKey: "2", labels.ExtraPrefix + "memory.min": "40960",
 	}
 	for _, c := range []struct {
 		name           string
@@ -230,7 +230,7 @@ func TestBlind(t *testing.T) {
 		{"our own labels are not wanted", &blind{waiting: true, onBus: true}, published, labels.Set{pciKey: "true"},
 			labels.Set{pciKey: "true", product: "NVIDIA-A100", "nvidia.com/gpu.count": "2"}},
 		{"GPUs off PCI", &blind{state: discover.StateTimeout, extra: true}, offBus, labels.Set{}, labels.Set{
-			product: "NVIDIA-A100", "nvidia.com/gpu.count": "2", stateKey: "timeout", countKey: "2", extraPrefix + "memory.min": "40960"}},
+			product: "NVIDIA-A100", "nvidia.com/gpu.count": "2", stateKey: "timeout", countKey: "2", labels.ExtraPrefix + "memory.min": "40960"}},
 	} {
 		before := maps.Clone(c.set)
 		if got := c.blind.over(c.published, c.set); !maps.Equal(got, c.want) {

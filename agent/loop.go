@@ -20,6 +20,8 @@ const (
 	// minute, is scanned every restlessTime at most.
 	restless     = 30
 	restlessTime = 5 * time.Second
+	// idleTime is how long after a scan what follows from it is done.
+	idleTime = 3 * time.Second
 	// ueventTime is how long a uevent waits for others.
 	ueventTime = 200 * time.Millisecond
 	// youth is how long after a change a host is scanned every youngInterval.
@@ -47,6 +49,7 @@ type loop struct {
 	scanStart  time.Time
 	again      bool // the host changed while it was scanned
 	retries    backoff
+	idleAlarm  *alarm
 	looks      chan look
 	quick      bool // a quick scan is under way
 	quickAgain bool
@@ -94,6 +97,7 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 		file:       configFile{path: a.config.ConfigFile},
 		scanAlarm:  newAlarm(),
 		quickAlarm: newAlarm(),
+		idleAlarm:  newAlarm(),
 		pollAlarm:  newAlarm(),
 		looks:      make(chan look),
 		polls:      make(chan polled),
@@ -102,7 +106,7 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 }
 
 func (l *loop) run() {
-	l.log.Info("starting", "version", l.config.Version, "interval", l.config.Interval, "poll", l.config.Poll)
+	l.log.Debug("starting", "version", l.config.Version, "interval", l.config.Interval, "poll", l.config.Poll)
 	l.startQuick()
 	l.pollAlarm.set(0)
 	// The first scan comes after the first fingerprint, or a change in between
@@ -125,6 +129,11 @@ func (l *loop) run() {
 			l.startQuick()
 		case k := <-l.looks:
 			l.looked(k)
+			if l.config.Idle != nil {
+				l.idleAlarm.set(idleTime)
+			}
+		case <-l.idleAlarm.C:
+			l.config.Idle()
 		case <-l.reloads:
 			l.reload()
 		case <-l.readBack.alarm.C:

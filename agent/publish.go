@@ -242,7 +242,7 @@ func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 		p.fail(ctx, err)
 		return
 	}
-	left := p.report(conflict)
+	left := p.report(conflict, set)
 	p.result(resultOf(err), err)
 	p.failed = false
 	p.retries.reset()
@@ -310,7 +310,8 @@ func (p *publisher) show(o *offer, set labels.Set, conflicts []publish.Conflict)
 	}
 	if change := diff(was, now); len(change) > 0 {
 		p.touchAt = time.Now().Add(touchTime)
-		p.log.Info("labels published", append([]any{"sink", p.sink.String(), "labels", len(now)}, change...)...)
+		p.log.Info("labels published", append([]any{"sink", p.sink.String(), "labels", len(now)}, brief(change)...)...)
+		p.log.Debug("labels published, by name", append([]any{"sink", p.sink.String()}, change...)...)
 	}
 	p.metrics.labels.set(float64(len(now)), p.name)
 	p.metrics.published.set(unixSeconds(time.Now()), p.name)

@@ -320,7 +320,7 @@ func TestSinkHangs(t *testing.T) {
 func TestConflictsAreLoggedOnce(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		s := newWatching("s")
-		conflict := &publish.ConflictError{Conflicts: []publish.Conflict{{Key: product, Manager: "kubectl"}}}
+		conflict := &publish.ConflictError{Conflicts: []publish.Conflict{{Key: product, Manager: "kubectl", Value: "Fake"}}}
 		s.onPublish(func(context.Context, int) error { return fmt.Errorf("%v: %w", s, conflict) })
 		a := b.start(nil, s)
 		for i := range 10 {
@@ -328,6 +328,7 @@ func TestConflictsAreLoggedOnce(t *testing.T) {
 			b.good(gpu("0000:1f:00.0", fmt.Sprintf("NVIDIA A%d", i)))
 		}
 		b.wantLog(1, "label left alone")
+		b.wantLog(1, `theirs=Fake ours=NVIDIA-A100-SXM4-40GB manager=kubectl cure="end who sets it`)
 		b.wantLog(0, "could not be published")
 		if wrong := a.unready(); wrong != "" {
 			b.Error(wrong)
@@ -358,7 +359,8 @@ func TestLabelsThatStay(t *testing.T) {
 		b.good()
 		b.after(10 * time.Minute)
 		b.wantLog(1, "label left alone that does not hold")
-		b.wantLog(1, product+"=NVIDIA-A100-SXM4-40GB") // when it was added
+		b.wantLog(1, "added=37")
+		b.wantLog(1, "removed=36")
 		if got := scrape(b, a)[`gpu_labeller_conflicts{sink="s",label="nvidia.com/gpu.product",manager="kubectl-create"}`]; got != 1 {
 			b.Errorf("metric is %v", got)
 		}

@@ -2,8 +2,7 @@ package agent
 
 import (
 	"crypto/sha256"
-	"io"
-	"os"
+	"errors"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 )
@@ -31,20 +30,8 @@ func (f *configFile) read() content {
 	if f.path == "" {
 		return content{}
 	}
-	info, err := os.Stat(f.path) // a FIFO would be waited for
-	if err != nil {
-		return content{err: err.Error()}
-	}
-	if !info.Mode().IsRegular() {
-		return content{err: hostfs.ErrNotRegular.Error()}
-	}
-	file, err := os.Open(f.path)
-	if err != nil {
-		return content{err: err.Error()}
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxConfig))
-	if err != nil {
+	text, err := hostfs.Root("").ReadFile(f.path, maxConfig)
+	if err != nil && !errors.Is(err, hostfs.ErrTooLong) {
 		return content{err: err.Error()}
 	}
 	return content{sum: sha256.Sum256(text)}

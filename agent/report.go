@@ -70,7 +70,7 @@ func (p *publisher) result(result string, err error) {
 
 // report logs each conflict when it comes and when it goes, and gives those that
 // there are.
-func (p *publisher) report(err *publish.ConflictError) []publish.Conflict {
+func (p *publisher) report(err *publish.ConflictError, set labels.Set) []publish.Conflict {
 	var conflicts, stale []publish.Conflict
 	if err != nil {
 		conflicts, stale = err.Conflicts, err.Stale
@@ -78,18 +78,26 @@ func (p *publisher) report(err *publish.ConflictError) []publish.Conflict {
 	now := make(map[publish.Conflict]bool, len(conflicts)+len(stale))
 	values := map[string]float64{}
 	for _, c := range slices.Concat(conflicts, stale) {
+		untrue := slices.Contains(stale, c)
+		theirs := redact(c.Value)
+		c.Value = "" // another one is no other conflict
 		now[c] = true
 		values[series(p.name, c.Key, c.Manager)] = 1
 		switch {
 		case p.conflicts[c]:
-		case slices.Contains(stale, c):
+		case untrue:
 			p.log.Warn("label left alone that does not hold for this node: another field manager set it; remove it there, or use --force-conflicts",
 				"sink", p.sink.String(), "label", c.Key, "manager", c.Manager)
 			p.event("LabelConflict", fmt.Sprintf("%v: label %s does not hold for this node and is left alone: it was set by %s", p.sink, c.Key, c.Manager))
 		default:
-			p.log.Warn("label left alone: another field manager set it to another value; remove it there, or use --force-conflicts",
-				"sink", p.sink.String(), "label", c.Key, "manager", c.Manager)
-			p.event("LabelConflict", fmt.Sprintf("%v: label %s is left alone: it was set to another value by %s", p.sink, c.Key, c.Manager))
+			ours := redact(set[c.Key])
+			cure := "end who sets it, or give --force-conflicts"
+			if n, ok := p.sink.(*publish.Node); ok {
+				cure = fmt.Sprintf("to have ours back: kubectl label node %s %s-", n.Name, c.Key)
+			}
+			p.log.Warn("label left alone: another field manager set it to another value",
+				"sink", p.sink.String(), "label", c.Key, "theirs", theirs, "ours", ours, "manager", c.Manager, "cure", cure)
+			p.event("LabelConflict", fmt.Sprintf("%v: label %s is left alone: %s set it to %q, and it would be %q; %s", p.sink, c.Key, c.Manager, theirs, ours, cure))
 		}
 	}
 	for c := range p.conflicts {
@@ -122,6 +130,20 @@ func (p *publisher) reportTaints(err *publish.ConflictError, values map[string]f
 		}
 	}
 	p.taints = now
+}
+
+// few is how many labels are told by name in the log of every day.
+const few = 4
+
+// brief is what diff gives, with no more than a number where there are many.
+func brief(attributes []any) []any {
+	short := slices.Clone(attributes)
+	for i, a := range short {
+		if all, ok := a.([]string); ok && len(all) > few {
+			short[i] = len(all)
+		}
+	}
+	return short
 }
 
 // diff gives the attributes added, removed and changed, those that are not empty.

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -40,6 +41,8 @@ static uint64_t look(uint64_t sum, char kind, const char *path) {
 			break;
 		sum = mix(sum, text, n);
 		total += n;
+		if (n < (long)sizeof text - NAME_MAX - 32)
+			break; // there was room for more: to ask again would cost as much
 	}
 	close(fd);
 	return mix_error(sum, error);

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
+	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
 // It looks every few milliseconds here, in real time: its thread is not Go's.
@@ -161,5 +162,5 @@ func TestAgentWithSentry(t *testing.T) {
 
 	m.good(withMIG(gpu("0000:1f:00.0", "NVIDIA A100-SXM4-40GB"), "1g.5gb"))
 	m.mkdir("proc/driver/nvidia/capabilities/gpu0/mig/gi7/ci0")
-	wait("a MIG device", func() bool { return s.set()[extraPrefix+"mig.devices"] == "1" })
+	wait("a MIG device", func() bool { return s.set()[labels.ExtraPrefix+"mig.devices"] == "1" })
 }

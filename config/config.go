@@ -8,12 +8,12 @@
 package config
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"time"
 
+	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -108,25 +108,14 @@ const maxSize = 1 << 20
 // Load reads and parses a configuration file. It may be a symbolic link, as in
 // a mounted ConfigMap. The warnings are those of Parse, with the path.
 func Load(path string) (*Config, []string, error) {
-	// Before it is opened, which for a named pipe could take for ever.
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !info.Mode().IsRegular() {
+	data, err := hostfs.Root("").ReadFile(path, maxSize)
+	switch {
+	case errors.Is(err, hostfs.ErrNotRegular):
 		return nil, nil, fmt.Errorf("%s: not a regular file: want the path of a configuration file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(data) > maxSize {
+	case errors.Is(err, hostfs.ErrTooLong):
 		return nil, nil, fmt.Errorf("%s: more than 1 MiB: want the device plugin's configuration file", path)
+	case err != nil:
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	c, warnings, err := Parse(data)
 	if err != nil {

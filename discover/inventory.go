@@ -164,6 +164,12 @@ func (inv *Inventory) State() State {
 	return ""
 }
 
+// The sources of problems of AMD's and Intel's GPUs.
+const (
+	SourceAMD   = amd.Driver
+	SourceIntel = "intel"
+)
+
 // Problem is one thing that went wrong during a scan: a sentence that an
 // operator can act on.
 type Problem struct {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpu-labeller/gpu-labeller/discover/amd"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/discover/pci"
@@ -90,7 +91,7 @@ func (inv *Inventory) scanPCI(host Host) error {
 				unread[field.Address] = true
 			}
 			if field.Field == "config" {
-				problem.Cure = "it decides the vgpu labels"
+				problem.Cure = "see to it that the file can be read; without it the vgpu labels are left out"
 			}
 		}
 		inv.problem(problem)
@@ -208,7 +209,7 @@ func (inv *Inventory) addFunctions() {
 		case pci.NVIDIA:
 			g.Vendor, g.Condition = NVIDIA, Failed // until NVML says otherwise
 		case pci.AMD:
-			g.Vendor, g.Condition = AMD, driven(f, "amdgpu")
+			g.Vendor, g.Condition = AMD, driven(f, amd.Driver)
 		case pci.Intel:
 			g.Vendor, g.Condition = Intel, driven(f, "i915", "xe")
 		}

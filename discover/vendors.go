@@ -20,7 +20,7 @@ func (inv *Inventory) addAMD(root hostfs.Root) {
 		g.MemoryBytes = a.OwnMemoryBytes()
 		g.Unified = a.APU
 	}
-	inv.vendorProblems("amdgpu", problems)
+	inv.vendorProblems(SourceAMD, problems)
 }
 
 // addIntel adds what i915 and xe say of the Intel GPUs.
@@ -34,7 +34,7 @@ func (inv *Inventory) addIntel(root hostfs.Root) {
 		g.MemoryBytes = a.MemoryBytes
 		g.Unified = a.Integrated() && a.MemoryBytes == 0
 	}
-	inv.vendorProblems("intel", problems)
+	inv.vendorProblems(SourceIntel, problems)
 }
 
 // ofVendor gives the GPUs of a vendor on the PCI bus, and their functions.

@@ -13,19 +13,14 @@ import (
 // advertisementStep compares what the kubelet advertises with the GPUs that are
 // there.
 func advertisementStep(h *host, k *state, opts labels.Options, no string) Step {
-	switch {
-	case no != "":
-		return skippedStep(no)
-	case k.node == nil:
-		return skippedStep("the Node cannot be read")
-	case h.scanErr != nil:
-		return skippedStep("the host's GPUs cannot be told")
+	if why := incomparable(h, k, no); why != "" {
+		return skippedStep(why)
 	}
 	opts, _ = likeTheNode(opts, k.node.Metadata.Labels)
 	var s Step
 	for i := range advertisers {
 		v := &advertisers[i]
-		dra := k.draDevices(v.dra) > 0
+		dra := len(k.draDevices(v.dra)) > 0
 		for _, want := range v.expected(h, k, opts) {
 			if c := want.check(k, dra); c.Name != "" {
 				s.Checks = append(s.Checks, c)
@@ -193,8 +188,8 @@ func (e *expectation) check(k *state, dra bool) Check {
 		c.Cure = "look at the device plugin's log: does it find the GPUs, and does the kubelet know it? Restart its pod after a driver that came late or a restart of the kubelet"
 	case e.count > 0 && allocatable > e.count && allocatable%e.count == 0:
 		c.Result = Warning
-		c.Text = fmt.Sprintf("each is advertised %d times: they are shared", allocatable/e.count)
-		c.Cure = "give the labeller the device plugin's configuration (--config-file), so that labels tell"
+		c.Text = fmt.Sprintf("%d are allocatable, %d times what is there: perhaps they are shared", allocatable, allocatable/e.count)
+		c.Cure = "if the device plugin shares them (time-slicing, MPS), give the labeller its configuration (--config-file), so that labels tell; if not, restart its pod: it lists what it found at its start"
 	case allocatable > e.count:
 		c.Result = Fault
 		c.Text = fmt.Sprintf("more are allocatable (%d) than are there (%d)", allocatable, e.count)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/intel"
+	"github.com/gpu-labeller/gpu-labeller/dra"
 )
 
 // advertiser is who tells the kubelet of a vendor's GPUs, and under what names.
@@ -17,7 +18,7 @@ type advertiser struct {
 }
 
 var advertisers = []advertiser{
-	{discover.NVIDIA, &nvidiaPlugin, "gpu.nvidia.com", func(r string) bool {
+	{discover.NVIDIA, &nvidiaPlugin, dra.NVIDIA, func(r string) bool {
 		return r == "nvidia.com/gpu" || r == "nvidia.com/gpu.shared" || strings.HasPrefix(r, "nvidia.com/mig-")
 	}},
 	// With its naming strategy mixed, AMD's plugin names partitions as they are:

@@ -10,22 +10,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"github.com/gpu-labeller/gpu-labeller/dra"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
 
 // Cluster is the way to the API server.
 type Cluster struct {
 	client *publish.Client
-	config *rest.Config
 }
 
 // NewCluster returns a Cluster. It does not connect.
 func NewCluster(config *rest.Config) (*Cluster, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = 20, 40 // the default, 5 a second, holds up the test pod
 	client, err := publish.NewClient(config)
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{client: client, config: config}, nil
+	return &Cluster{client: client}, nil
 }
 
 // errAbsent means that the API server has no such object, or no such kind.
@@ -80,8 +82,8 @@ type state struct {
 	runtimeErr   error
 	policies     []clusterPolicy
 	policiesErr  error
-	slices       []resourceSlice // of the Node
-	slicesErr    error
+	slices       []dra.Slice // of the Node
+	slicesErr    error       // dra.ErrAbsent where there are none
 }
 
 // nvidiaRuntimeClass is the RuntimeClass that NVIDIA's documentation names.
@@ -124,14 +126,6 @@ func (c *Cluster) read(ctx context.Context, name string) *state {
 	k.policiesErr = c.get(ctx, "list", "clusterpolicies.nvidia.com", "/apis/nvidia.com/v1/clusterpolicies", nil, &policies)
 	k.policies = policies.Items
 
-	// v1 came with Kubernetes 1.34.
-	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
-		var slices list[resourceSlice]
-		k.slicesErr = c.get(ctx, "list", "resourceslices.resource.k8s.io", "/apis/resource.k8s.io/"+version+"/resourceslices", onNode, &slices)
-		k.slices = slices.Items
-		if !errors.Is(k.slicesErr, errAbsent) {
-			break
-		}
-	}
+	k.slices, k.slicesErr = dra.List(ctx, c.client, name)
 	return k
 }

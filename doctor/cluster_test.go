@@ -107,8 +107,27 @@ func TestFaultyClusters(t *testing.T) {
 
 		{name: "NoAgent", change: func(f *fake, _ *Config) { f.remove("gpu-labeller-x"); f.labels = map[string]string{} },
 			want: []string{"discovery/agent"}, check: "agent", text: "does not run on this Node"},
-		{name: "AgentCrashes", change: func(f *fake, _ *Config) { crash(f.pod("gpu-labeller-x")) },
+		{name: "AgentCrashes", change: func(f *fake, _ *Config) { crash(f.pod("gpu-labeller-x")); delete(f.labels, "nvidia.com/gpu.product") },
 			want: []string{"discovery/agent"}, check: "agent", text: "CrashLoopBackOff"},
+		{name: "AgentCrashesAndItsLabelsAreRight", change: func(f *fake, _ *Config) { crash(f.pod("gpu-labeller-x")) },
+			check: "agent", text: "the Node's labels are right, but nobody keeps them so"},
+		{name: "AgentGoneAndItsLabelsAreRight", change: func(f *fake, _ *Config) { f.remove("gpu-labeller-x") },
+			check: "agent", text: "nobody keeps them so"},
+		{name: "AnotherHost", change: func(f *fake, c *Config) {
+			put(f.t, c, "proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n")
+			f.node["status"].(object)["nodeInfo"] = object{"bootID": "99999999-2222-3333-4444-555555555555"}
+		}, want: []string{"components/same-host"}, check: "same-host", text: "this host is not the Node node-a"},
+		{name: "TheSameHost", change: func(f *fake, c *Config) {
+			put(f.t, c, "proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n")
+			f.node["status"].(object)["nodeInfo"] = object{"bootID": "11111111-2222-3333-4444-555555555555"}
+		}, check: "same-host", text: "this host is the Node"},
+		{name: "HostWithoutGPU", change: func(_ *fake, c *Config) { c.Host = onHost(t, hosts["u45-no-gpu"]).Host },
+			want: []string{"components/same-host"}, check: "same-host", text: "this host has no GPU, and the Node node-a is labelled with some: is this host the Node?"},
+		{name: "GPUsGoneFromTheBus", change: func(f *fake, c *Config) {
+			c.Host = onHost(t, hosts["u45-no-gpu"]).Host
+			put(f.t, c, "proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n")
+			f.node["status"].(object)["nodeInfo"] = object{"bootID": "11111111-2222-3333-4444-555555555555"}
+		}, want: []string{"discovery/labels", "advertisement/nvidia.com/gpu"}, check: "labels", text: "37 labels are stale"},
 		{name: "NoLabels", change: func(f *fake, _ *Config) { f.labels = map[string]string{} },
 			want: []string{"discovery/labels"}, check: "labels", text: "37 of 38 labels are missing"},
 		{name: "LabelOfSomeoneElse", change: func(f *fake, _ *Config) {
@@ -118,7 +137,7 @@ func TestFaultyClusters(t *testing.T) {
 			f.labels["nvidia.com/gpu.count"], f.manager["nvidia.com/gpu.count"] = "2", "nfd-master"
 		}, want: []string{"discovery/labels"}, check: "labels", text: "another NodeFeature object"},
 		{name: "StaleLabelOfOurs", change: func(f *fake, _ *Config) { f.labels["nvidia.com/mig-1g.18gb.count"] = "7" },
-			want: []string{"discovery/labels"}, check: "labels", text: "1 are stale"},
+			want: []string{"discovery/labels"}, check: "labels", text: "1 label is stale"},
 		{name: "LabelOfOthersThatIsNoMatter", change: func(f *fake, _ *Config) {
 			f.labels["nvidia.com/mig-1g.18gb.count"], f.manager["nvidia.com/mig-1g.18gb.count"] = "7", "someone"
 		}, check: "labels", text: "of others should not be there"},
@@ -139,7 +158,7 @@ func TestFaultyClusters(t *testing.T) {
 		{name: "MoreAdvertised", host: "gfd-t4x4", change: func(f *fake, _ *Config) { f.advertise("nvidia.com/gpu", 5, 5) },
 			want: []string{"advertisement/nvidia.com/gpu"}, check: "nvidia.com/gpu", text: "more are allocatable (5)"},
 		{name: "SharedWithoutLabels", host: "gfd-t4x4", change: func(f *fake, _ *Config) { f.advertise("nvidia.com/gpu", 16, 16) },
-			check: "nvidia.com/gpu", text: "advertised 4 times"},
+			check: "nvidia.com/gpu", text: "16 are allocatable, 4 times what is there: perhaps they are shared"},
 		{name: "SharedWithLabels", host: "gfd-t4x4", change: func(f *fake, _ *Config) {
 			f.advertise("nvidia.com/gpu", 16, 16)
 			f.labels["nvidia.com/gpu.replicas"], f.labels["nvidia.com/gpu.sharing-strategy"] = "4", "time-slicing"

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/dra"
 )
 
 // componentsStep looks for what brings GPUs into a cluster. Of the many ways to
@@ -38,6 +39,7 @@ func componentsStep(h *host, k *state, no string) Step {
 		return s
 	}
 	add(checkNode(k.node))
+	add(h.checkSameHost(k.node))
 	if k.podsErr != nil {
 		add(skip("pods", "the components' pods are not looked at: "+because(k.podsErr)))
 	}
@@ -79,6 +81,44 @@ func checkNode(n *node) Check {
 	return c
 }
 
+// checkSameHost asks whether this host is the Node. Each boot of a kernel has an ID,
+// which the kubelet tells and containers see. A recorded host has none; then a Node
+// with GPUs and a host without make one ask.
+func (h *host) checkSameHost(n *node) Check {
+	c := Check{Name: "same-host", Result: OK, Text: "this host is the Node"}
+	here, err := h.root.Attribute("proc/sys/kernel/random/boot_id")
+	there := n.Status.NodeInfo.BootID
+	switch known := err == nil && here != "" && there != ""; {
+	case known && here == there:
+		return c
+	case known:
+		c.Text = "this host is not the Node " + n.Metadata.Name
+		c.Evidence = []string{"/proc/sys/kernel/random/boot_id: " + here, "Node status: boot ID " + there}
+		c.Cure = "run doctor on the node itself, or in the agent's pod there, or give it the right --node-name; just after a reboot, wait until the kubelet has told of it"
+	default:
+		labelled := n.gpuLabels()
+		if h.scanErr != nil || len(h.inv.GPUs) > 0 || labelled == 0 {
+			return Check{}
+		}
+		c.Text = fmt.Sprintf("this host has no GPU, and the Node %s is labelled with some: is this host the Node?", n.Metadata.Name)
+		c.Evidence = []string{fmt.Sprintf("the Node has %s of GPUs", plural(labelled, "label"))}
+		c.Cure = "run doctor on the node itself, or in the agent's pod there, or give it the right --node-name or --host; if this is the node, its GPUs are gone from the bus: lspci"
+	}
+	c.Result = Fault
+	return c
+}
+
+// gpuLabels counts the labels that only a node with GPUs that work has.
+func (n *node) gpuLabels() int {
+	count := 0
+	for key := range n.Metadata.Labels {
+		if known(key) && family([]string{"nvidia.com/", "amd.com/", "gpu.intel.com/"}, key) != "" {
+			count++
+		}
+	}
+	return count
+}
+
 // checkCDI looks for specifications that were made for another driver: the
 // libraries that they mount are not there any more.
 func (h *host) checkCDI() Check {
@@ -101,7 +141,7 @@ func (h *host) checkCDI() Check {
 		}
 		c.Evidence = append(c.Evidence, text)
 		devices += len(s.devices)
-		if len(s.drivers) > 0 && driver != "" && !slices.ContainsFunc(s.drivers, func(v string) bool { return SameVersion(v, driver) }) {
+		if len(s.drivers) > 0 && driver != "" && !slices.ContainsFunc(s.drivers, func(v string) bool { return dra.SameVersion(v, driver) }) {
 			stale = append(stale, s.path)
 		}
 	}
@@ -133,7 +173,7 @@ func (k *state) advertised(vendor discover.Vendor) bool {
 				return true
 			}
 		}
-		return k.draDevices(v.dra) > 0
+		return len(k.draDevices(v.dra)) > 0
 	}
 	return false
 }

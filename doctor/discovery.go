@@ -14,13 +14,8 @@ import (
 // discoveryStep compares the Node's labels with those that it should have, and
 // looks for who should have written them.
 func discoveryStep(h *host, k *state, opts labels.Options, no string) Step {
-	switch {
-	case no != "":
-		return skippedStep(no)
-	case k.node == nil:
-		return skippedStep("the Node cannot be read")
-	case h.scanErr != nil:
-		return skippedStep("the host's GPUs cannot be told")
+	if why := incomparable(h, k, no); why != "" {
+		return skippedStep(why)
 	}
 	d := compare(h, k, opts)
 	agent := checkAgent(k, d)
@@ -42,7 +37,7 @@ type difference struct {
 }
 
 // optional are families of labels that the agent may be told to leave out.
-var optional = []string{"feature.node.kubernetes.io/pci-", "gpu.feature.node.kubernetes.io/", "beta.amd.com/"}
+var optional = []string{"feature.node.kubernetes.io/pci-", labels.ExtraPrefix, "beta.amd.com/"}
 
 // privileged begin the keys of labels that take rights to compute, which the
 // agent and this process may not share.
@@ -65,7 +60,7 @@ func compare(h *host, k *state, opts labels.Options) *difference {
 	for _, r := range rejected {
 		d.notes = append(d.notes, r.String())
 	}
-	managers := labelManagers(k.node.Metadata.ManagedFields)
+	managers := publish.LabelManagers(k.node.Metadata.ManagedFields)
 	any := false
 	seen := map[string]bool{}
 	for key := range want {
@@ -172,6 +167,10 @@ func checkAgent(k *state, d *difference) Check {
 		}
 	}
 	if c.Name != "" {
+		if c.Result == Fault && d.right() {
+			c.Result = Warning
+			c.Text += "; the Node's labels are right, but nobody keeps them so"
+		}
 		return c
 	}
 	c = Check{Name: "agent", Result: OK}
@@ -180,8 +179,11 @@ func checkAgent(k *state, d *difference) Check {
 		return skip(c.Name, because(k.podsErr))
 	case d.expected == 0:
 		c.Text = "no agent runs on this Node, and there is nothing to label"
-	case d.present > 0 && len(d.missing) == 0 && len(d.changed) == d.notOurs && len(d.stale) == 0:
-		c.Text = "no agent's pod was found on this Node, but its labels are there"
+	case d.right():
+		c.Result = Warning
+		c.Text = "no agent's pod was found on this Node; its labels are there and right, but nobody keeps them so"
+		c.Evidence = labellerPods.absentBecause(k)
+		c.Cure = "install gpu-labeller's DaemonSet, unless the agent runs here outside of Kubernetes"
 	default:
 		c.Result = Fault
 		c.Text = "gpu-labeller's agent does not run on this Node"
@@ -192,6 +194,12 @@ func checkAgent(k *state, d *difference) Check {
 		}
 	}
 	return c
+}
+
+// right tells of labels that are there and as an agent would leave them: it does
+// not change what others hold.
+func (d *difference) right() bool {
+	return d.present > 0 && len(d.missing) == 0 && len(d.changed) == d.notOurs && len(d.stale) == 0
 }
 
 // check turns the difference into a result. Without an agent, it follows.
@@ -219,10 +227,29 @@ func (d *difference) check(noAgent bool) Check {
 		if noAgent {
 			c.Result = Follows
 		}
-		c.Text = fmt.Sprintf("%d of %s are missing, %d have another value, %d are stale", len(d.missing), plural(d.expected, "label"), len(d.changed), len(d.stale))
+		c.Text = d.String()
 		c.Cure = d.cure()
 	}
 	return c
+}
+
+// String counts what is wrong, and leaves out what is not.
+func (d *difference) String() string {
+	var parts []string
+	count := func(n int, one, several string) {
+		switch {
+		case n == 1:
+			parts = append(parts, "1 "+one)
+		case n > 1:
+			parts = append(parts, fmt.Sprintf("%d %s", n, several))
+		}
+	}
+	if n := len(d.missing); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %s %s missing", n, plural(d.expected, "label"), are(n)))
+	}
+	count(len(d.changed), "label has another value", "labels have another value")
+	count(len(d.stale), "label is stale", "labels are stale")
+	return strings.Join(parts, ", ")
 }
 
 func (d *difference) cure() string {

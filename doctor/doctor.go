@@ -1,8 +1,8 @@
 // Package doctor finds out why a pod gets no GPU on a node. It walks the way that
 // a GPU takes to a pod, link by link: the host, the cluster's components, the
 // labels, what the Node advertises, the scheduler, the container. It blames what
-// is wrong in the first link that is broken; what is wrong after that may follow
-// from it, and is shown without blame.
+// is wrong in the first link that is broken; what is wrong after that and may
+// follow from it is shown without blame.
 //
 // It reads, with one exception: the test pod, which is made only when asked for.
 package doctor
@@ -10,6 +10,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -44,6 +45,16 @@ type Check struct {
 	Evidence []string `json:"evidence,omitempty" yaml:"evidence,omitempty"`
 	// Cure is what to do, empty where there is nothing to do or nothing known.
 	Cure string `json:"cure,omitempty" yaml:"cure,omitempty"`
+
+	// after are the steps whose faults may be why this one is wrong. Nil stands
+	// for those of its step, empty for none.
+	after []int
+}
+
+// after are the steps that a step may follow from. Labels have no part in what is
+// advertised, nor in whether a container gets a GPU.
+var after = map[string][]int{
+	"components": {1}, "discovery": {1, 2}, "advertisement": {1, 2}, "scheduling": {1, 2, 3, 4}, "runtime": {1, 2, 4},
 }
 
 // Step is a link of the chain.
@@ -62,6 +73,7 @@ var stepNames = []string{"host", "components", "discovery", "advertisement", "sc
 // Report is all that was found.
 type Report struct {
 	Node   string `json:"node,omitempty" yaml:"node,omitempty"`
+	Pod    string `json:"pod,omitempty" yaml:"pod,omitempty"`
 	Result Result `json:"result" yaml:"result"`
 	// Broken is the number of the first step with a fault, 0 without one.
 	Broken int `json:"broken" yaml:"broken"`
@@ -71,12 +83,19 @@ type Report struct {
 	Steps   []Step `json:"steps" yaml:"steps"`
 }
 
-// Faults gives the checks that are blamed, all of the step Broken.
-func (r *Report) Faults() []Check {
-	if r.Broken == 0 {
-		return nil
+// Faults gives the checks of the step that are blamed.
+func (s *Step) Faults() []Check {
+	return slices.DeleteFunc(slices.Clone(s.Checks), func(c Check) bool { return c.Result != Fault })
+}
+
+// broken is the first of the steps that has a fault, 0 if none has.
+func (r *Report) broken(steps []int) int {
+	for _, n := range steps {
+		if n <= len(r.Steps) && r.Steps[n-1].Result == Fault {
+			return n
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(r.Steps[r.Broken-1].Checks), func(c Check) bool { return c.Result != Fault })
+	return 0
 }
 
 // Config says what to look at.
@@ -105,7 +124,7 @@ type Config struct {
 // Run looks at everything and gives the report. It does not fail: what cannot be
 // looked at is a check that is skipped.
 func Run(ctx context.Context, c Config) *Report {
-	r := &Report{Node: c.Node}
+	r := &Report{Node: c.Node, Pod: c.Pod}
 	h := readHost(ctx, &c)
 	r.add(Step{Checks: h.checks()})
 
@@ -119,7 +138,7 @@ func Run(ctx context.Context, c Config) *Report {
 	r.add(discoveryStep(h, k, c.Labels, no))
 	r.add(advertisementStep(h, k, c.Labels, no))
 	r.add(schedulingStep(ctx, &c, k, no))
-	r.add(runtimeStep(ctx, &c, k, no, r.Broken))
+	r.add(runtimeStep(ctx, &c, k, no, r.broken(after["runtime"])))
 	return r
 }
 
@@ -136,8 +155,22 @@ func (c *Config) noCluster(k *state) string {
 	return ""
 }
 
-// add takes the next step in, and takes the blame off it when one before is
-// broken.
+// incomparable says why the host and its Node cannot be compared, empty if they
+// can.
+func incomparable(h *host, k *state, no string) string {
+	switch {
+	case no != "":
+		return no
+	case k.node == nil:
+		return "the Node cannot be read"
+	case h.scanErr != nil:
+		return "the host's GPUs cannot be told"
+	}
+	return ""
+}
+
+// add takes the next step in, and takes the blame off what may follow from one
+// before that is broken.
 func (r *Report) add(s Step) {
 	s.Number = len(r.Steps) + 1
 	s.Name = stepNames[len(r.Steps)]
@@ -147,15 +180,19 @@ func (r *Report) add(s Step) {
 	s.Result = Skipped
 	for i := range s.Checks {
 		c := &s.Checks[i]
-		if c.Result == Fault && r.Broken > 0 {
+		why := c.after
+		if why == nil {
+			why = after[s.Name]
+		}
+		if broken := r.broken(why); c.Result == Fault && broken > 0 {
 			c.Result = Follows
-			s.Note = fmt.Sprintf("not blamed, since step %d (%s) is broken: cure that first, and look again", r.Broken, stepNames[r.Broken-1])
+			s.Note = fmt.Sprintf("what follows from step %d (%s) is not blamed: cure that first, and look again", broken, stepNames[broken-1])
 		}
 		if worse(c.Result) > worse(s.Result) {
 			s.Result = c.Result
 		}
 	}
-	if s.Result == Fault {
+	if s.Result == Fault && r.Broken == 0 {
 		r.Broken = s.Number
 	}
 	r.Steps = append(r.Steps, s)
@@ -185,6 +222,8 @@ func are(n int) string {
 	}
 	return "are"
 }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // listed joins at most max of the words, and counts the rest.
 func listed(words []string, max int) string {

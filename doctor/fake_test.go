@@ -178,7 +178,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fail(http.StatusNotFound, "NotFound")
 			return
 		}
-		send(object{"items": all})
+		send(object{"kind": "List", "items": all})
 	}
 	switch path := r.URL.Path; {
 	case r.Method == http.MethodPost && path == "/api/v1/namespaces/default/pods":

@@ -12,11 +12,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/rest"
 
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -43,17 +38,13 @@ func runtimeStep(ctx context.Context, c *Config, k *state, no string, broken int
 	case k.node == nil:
 		return skippedStep("the Node cannot be read")
 	case broken > 0:
-		return skippedStep(fmt.Sprintf("no test pod is made, since step %d (%s) is broken", broken, stepNames[broken-1]))
+		return skippedStep(fmt.Sprintf("no test pod is made, since step %d (%s) is broken: a container would get no GPU", broken, stepNames[broken-1]))
 	}
 	resource := testResource(k.node)
 	if resource == "" {
 		return skippedStep("the Node has no NVIDIA GPU to give to a test pod")
 	}
-	api, err := c.Cluster.podClient()
-	if err != nil {
-		return Step{Checks: []Check{skip("test-pod", err.Error())}}
-	}
-	return Step{Checks: []Check{c.TestPod.run(ctx, c.Cluster, api, k, resource)}}
+	return Step{Checks: []Check{c.TestPod.run(ctx, c.Cluster, k, resource)}}
 }
 
 // testResource is what a test pod can ask for: a whole GPU, else a part of one.
@@ -68,21 +59,10 @@ func testResource(n *node) string {
 	return best
 }
 
-// podClient is a client that can write, too.
-func (c *Cluster) podClient() (rest.Interface, error) {
-	config := rest.CopyConfig(c.config)
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.ContentType = runtime.ContentTypeJSON
-	config.WarningHandler = rest.NoWarnings{}
-	config.APIPath, config.GroupVersion = "/api", &schema.GroupVersion{Version: "v1"}
-	return rest.RESTClientFor(config)
-}
-
 // run makes the pod, waits for its end, reads its log and deletes it, whatever
 // happens in between.
-func (t *TestPod) run(ctx context.Context, cluster *Cluster, api rest.Interface, k *state, resource string) (c Check) {
+func (t *TestPod) run(ctx context.Context, cluster *Cluster, k *state, resource string) (c Check) {
+	api := cluster.client.Core()
 	c = Check{Name: "test-pod", Result: OK}
 	body, err := json.Marshal(t.manifest(k, resource))
 	if err != nil {

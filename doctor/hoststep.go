@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/discover/amd"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvidiaids"
 )
 
@@ -111,9 +112,9 @@ func (h *host) checkVendor(vendor discover.Vendor) Check {
 	if len(gpus) == 0 {
 		return Check{}
 	}
-	driver, source := "amdgpu", "amdgpu"
+	driver, source := amd.Driver, discover.SourceAMD
 	if vendor == discover.Intel {
-		driver, source = "i915 or xe", "intel"
+		driver, source = "i915 or xe", discover.SourceIntel
 	}
 	c := Check{Name: string(vendor), Result: OK}
 	var without []*discover.GPU

@@ -89,24 +89,8 @@ func TestCluster(t *testing.T) {
 	c.TestPod = nil
 
 	// The agent's own rights.
-	k.Apply(`
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: agent, namespace: default}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: agent}
-rules:
-- {apiGroups: [""], resources: [nodes], verbs: [get, patch, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: agent}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: agent}
-subjects: [{kind: ServiceAccount, name: agent, namespace: default}]
-`)
-	if c.Cluster, err = NewCluster(k.ConfigWithToken(k.ServiceAccountToken("default", "agent", ""))); err != nil {
+	token := k.ServiceAccount("default", "agent", `{apiGroups: [""], resources: [nodes], verbs: [get, patch, watch]}`, "")
+	if c.Cluster, err = NewCluster(k.ConfigWithToken(token)); err != nil {
 		t.Fatal(err)
 	}
 	r = blames()

@@ -81,8 +81,10 @@ func put(t *testing.T, c *Config, name, content string) {
 // blamed lists what a report blames, as step/check.
 func blamed(r *Report) []string {
 	all := []string{}
-	for _, c := range r.Faults() {
-		all = append(all, r.Steps[r.Broken-1].Name+"/"+c.Name)
+	for _, s := range r.Steps {
+		for _, c := range s.Faults() {
+			all = append(all, s.Name+"/"+c.Name)
+		}
 	}
 	return all
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // The objects below hold what doctor reads of Kubernetes' (v1, v1.37).
@@ -14,11 +16,11 @@ type list[T any] struct {
 }
 
 type metadata struct {
-	Name          string            `json:"name"`
-	Namespace     string            `json:"namespace"`
-	Labels        map[string]string `json:"labels"`
-	Annotations   map[string]string `json:"annotations"`
-	ManagedFields []managedFields   `json:"managedFields"`
+	Name          string                      `json:"name"`
+	Namespace     string                      `json:"namespace"`
+	Labels        map[string]string           `json:"labels"`
+	Annotations   map[string]string           `json:"annotations"`
+	ManagedFields []metav1.ManagedFieldsEntry `json:"managedFields"`
 }
 
 type condition struct {
@@ -41,6 +43,7 @@ type node struct {
 		Conditions  []condition       `json:"conditions"`
 		NodeInfo    struct {
 			ContainerRuntimeVersion string `json:"containerRuntimeVersion"`
+			BootID                  string `json:"bootID"`
 		} `json:"nodeInfo"`
 	} `json:"status"`
 }
@@ -81,6 +84,7 @@ type container struct {
 
 type podSpec struct {
 	NodeName         string            `json:"nodeName"`
+	SchedulerName    string            `json:"schedulerName"`
 	NodeSelector     map[string]string `json:"nodeSelector"`
 	RuntimeClassName string            `json:"runtimeClassName"`
 	Tolerations      []toleration      `json:"tolerations"`

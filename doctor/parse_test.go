@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -91,27 +90,6 @@ func TestParseSMI(t *testing.T) {
 	}
 }
 
-func TestSameVersion(t *testing.T) {
-	for _, tc := range []struct {
-		a, b string
-		same bool
-	}{
-		{"535.54.03", "535.54.3", true},
-		{"13.0", "13.0.0", true},
-		{"580.95.05", "580.95.5", true},
-		{"580.95.05", "580.95.50", false},
-		{"580.95", "580.95.0", true},
-		{"580", "580.1", false},
-		{"570", "580", false},
-		{"100.00.00", "100.0.0", true},
-		{"535.129.03", "535.129", false},
-	} {
-		if SameVersion(tc.a, tc.b) != tc.same || SameVersion(tc.b, tc.a) != tc.same {
-			t.Errorf("%s, %s: want %v", tc.a, tc.b, tc.same)
-		}
-	}
-}
-
 func FuzzParseSecureBoot(f *testing.F) {
 	f.Add([]byte("\x06\x00\x00\x00\x01"))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -152,15 +130,4 @@ func FuzzParseCDI(f *testing.F) {
 func FuzzParseSMI(f *testing.F) {
 	f.Add([]byte("GPU 0: NVIDIA H200 (UUID: GPU-1)\n"))
 	f.Fuzz(func(_ *testing.T, text []byte) { parseSMI(text) })
-}
-
-func FuzzLabelManagers(f *testing.F) {
-	f.Add([]byte(`{"f:metadata":{"f:labels":{".":{},"f:a/b":{}}}}`))
-	f.Fuzz(func(t *testing.T, fields []byte) {
-		for key, manager := range labelManagers([]managedFields{{Manager: "m", Fields: json.RawMessage(fields)}}) {
-			if manager != "m" {
-				t.Errorf("%q: %q", key, manager)
-			}
-		}
-	})
 }

@@ -17,6 +17,26 @@ func TestPods(t *testing.T) {
 		text   string
 	}{
 		{"Waits", func(*fake, object) {}, nil, "pod", "kubectl gpu-labeller explain train-0 -n ml"},
+		{"WaitsAndTheSchedulerSaysWhy", func(*fake, object) {}, nil, "pod", "pod ml/train-0 waits for a Node; the scheduler says: Unschedulable 0/3 nodes are available"},
+		{"WaitsForAnotherScheduler", func(_ *fake, p object) {
+			p["spec"].(object)["schedulerName"] = "volcano"
+			p["status"] = object{"phase": "Pending"}
+		}, nil, "pod", "its scheduler is volcano"},
+		{"TaintWhileLabelsAreWrong", func(f *fake, _ object) {
+			f.node["spec"].(object)["taints"] = []object{{"key": "x", "effect": "NoSchedule"}}
+			delete(f.labels, "nvidia.com/gpu.product")
+		}, []string{"discovery/labels", "scheduling/taints"}, "taints", "x:NoSchedule"},
+		{"InUseWhileLabelsAreWrong", func(f *fake, p object) {
+			ask(p, "nvidia.com/gpu", "1")
+			holder := runningPod("ml", "holder")
+			ask(holder, "nvidia.com/gpu", "1")
+			f.pods = append(f.pods, holder)
+			delete(f.labels, "nvidia.com/gpu.product")
+		}, []string{"discovery/labels", "scheduling/requests"}, "requests", "ml/holder (1)"},
+		{"SelectsALabelThatIsMissing", func(f *fake, p object) {
+			p["spec"].(object)["nodeSelector"] = object{"nvidia.com/gpu.product": "NVIDIA-H200"}
+			delete(f.labels, "nvidia.com/gpu.product")
+		}, []string{"discovery/labels"}, "node-selector", "which the Node does not have"},
 		{"Selector", func(_ *fake, p object) {
 			p["spec"].(object)["nodeSelector"] = object{"nvidia.com/gpu.product": "NVIDIA-H100", "zone": "a"}
 		}, []string{"scheduling/node-selector"}, "node-selector", "wants nvidia.com/gpu.product=NVIDIA-H100, the Node has NVIDIA-H200"},
@@ -100,8 +120,11 @@ func TestTestPod(t *testing.T) {
 			c := onHost(t, hosts["h200x1"])
 			f := newFake(t, &c)
 			c.Cluster, c.Node = f.cluster(), "node-a"
-			c.TestPod = &TestPod{Namespace: "default", Image: "image", Timeout: 300 * time.Millisecond, Poll: 5 * time.Millisecond}
+			c.TestPod = &TestPod{Namespace: "default", Image: "image", Timeout: time.Minute, Poll: 5 * time.Millisecond}
 			tc.change(f)
+			if n := len(f.phases); n > 0 && f.phases[n-1] != "Succeeded" && f.phases[n-1] != "Failed" {
+				c.TestPod.Timeout = 300 * time.Millisecond // it never ends
+			}
 			r := Run(t.Context(), c)
 			if tc.want == nil {
 				wantBlamed(t, r)
@@ -122,6 +145,38 @@ func TestTestPod(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTestPodIsMadeWithoutLabels: they have no part in whether a container gets a
+// GPU.
+func TestTestPodIsMadeWithoutLabels(t *testing.T) {
+	c := onHost(t, hostFiles(t)["h200x1"])
+	f := newFake(t, &c)
+	f.labels = map[string]string{}
+	f.phases, f.log = []string{"Succeeded"}, "GPU 0: NVIDIA H200 (UUID: GPU-deadbeef)\n"
+	c.Cluster, c.Node = f.cluster(), "node-a"
+	c.TestPod = &TestPod{Namespace: "default", Image: "image", Timeout: time.Minute, Poll: time.Millisecond}
+	r := Run(t.Context(), c)
+	wantBlamed(t, r, "discovery/labels")
+	if check := find(t, r, "test-pod"); check.Result != OK || !f.deleted {
+		t.Errorf("%+v", check)
+	}
+}
+
+func TestHasPod(t *testing.T) {
+	c := onHost(t, hostFiles(t)["h200x1"])
+	f := newFake(t, &c)
+	k := f.cluster()
+	if err := k.HasPod(t.Context(), "gpu-labeller/gpu-labeller-x"); err != nil {
+		t.Error(err)
+	}
+	if err := k.HasPod(t.Context(), "ml/nope"); err == nil || !strings.Contains(err.Error(), "there is no pod ml/nope") {
+		t.Errorf("%v", err)
+	}
+	f.forbidden = []string{"/pods/nope"}
+	if err := k.HasPod(t.Context(), "ml/nope"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,13 +18,13 @@ func schedulingStep(ctx context.Context, c *Config, k *state, no string) Step {
 		return skippedStep(no)
 	}
 	namespace, name, _ := strings.Cut(c.Pod, "/")
-	path := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/pods/" + url.PathEscape(name)
 	var p pod
-	if err := c.Cluster.get(ctx, "get", "pods", path, nil, &p); err != nil {
+	if err := c.Cluster.get(ctx, "get", "pods", podPath(namespace, name), nil, &p); err != nil {
 		check := skip("pod", because(err))
 		if errors.Is(err, errAbsent) {
 			check.Result, check.Text = Fault, "there is no pod "+c.Pod
 			check.Cure = "name it as kubectl get pods -A shows it, with --pod NAMESPACE/NAME"
+			check.after = []int{}
 		}
 		return Step{Checks: []Check{check}}
 	}
@@ -36,7 +37,8 @@ func schedulingStep(ctx context.Context, c *Config, k *state, no string) Step {
 			blamed = blamed || c.Result == Fault
 		}
 		if !blamed {
-			checks[0].Cure = "this Node is right for it as far as labels, taints and GPUs go: kubectl gpu-labeller explain " + name + " -n " + namespace + " looks at the rest"
+			checks[0].Cure = "this Node is right for it as far as its node selector, taints and GPUs go; kubectl gpu-labeller explain " + name + " -n " + namespace +
+				" looks at affinity and device claims and at the other Nodes. What the scheduler says of ports, volumes, spread and other pods is neither's matter: change that in the pod"
 		}
 	}
 	events := url.Values{"fieldSelector": {"involvedObject.kind=Pod,involvedObject.name=" + name}}
@@ -50,18 +52,38 @@ func schedulingStep(ctx context.Context, c *Config, k *state, no string) Step {
 	return Step{Checks: checks}
 }
 
+// HasPod asks for a pod, NAMESPACE/NAME. The error says that there is none; that
+// it may not be asked for is none.
+func (c *Cluster) HasPod(ctx context.Context, pod string) error {
+	namespace, name, _ := strings.Cut(pod, "/")
+	var p struct{}
+	if err := c.get(ctx, "get", "pods", podPath(namespace, name), nil, &p); errors.Is(err, errAbsent) {
+		return fmt.Errorf("there is no pod %s: name it as kubectl get pods -A shows it", pod)
+	}
+	return nil
+}
+
+func podPath(namespace, name string) string {
+	return "/api/v1/namespaces/" + url.PathEscape(namespace) + "/pods/" + url.PathEscape(name)
+}
+
 // checkPod tells where the pod stands.
 func checkPod(p *pod, node string) Check {
-	c := Check{Name: "pod", Result: OK}
+	c := Check{Name: "pod", Result: OK, after: []int{1, 2}}
+	says := ""
 	for _, condition := range p.Status.Conditions {
 		if condition.Type == "PodScheduled" && condition.Status == "False" {
-			c.Evidence = append(c.Evidence, "PodScheduled: "+strings.TrimSpace(condition.Reason+" "+condition.Message))
+			says = strings.TrimSpace(condition.Reason + " " + condition.Message)
 		}
 	}
 	switch {
+	case p.Spec.NodeName == "" && says != "":
+		c.Result = Warning
+		c.Text = fmt.Sprintf("pod %v waits for a Node; the scheduler says: %s", p, says)
 	case p.Spec.NodeName == "":
 		c.Result = Warning
-		c.Text = fmt.Sprintf("pod %v waits for a Node", p)
+		c.Text = fmt.Sprintf("pod %v waits for a Node, and the scheduler has said nothing of it", p)
+		c.Evidence = append(c.Evidence, "its scheduler is "+cmp.Or(p.Spec.SchedulerName, "default-scheduler"))
 	case p.Spec.NodeName != node:
 		c.Text = fmt.Sprintf("pod %v is on Node %s, not on this one", p, p.Spec.NodeName)
 	case p.ready() || p.Status.Phase == "Succeeded":
@@ -76,7 +98,7 @@ func checkPod(p *pod, node string) Check {
 }
 
 func checkSelector(p *pod, n *node) Check {
-	c := Check{Name: "node-selector", Result: OK, Text: "its node selector is met"}
+	c := Check{Name: "node-selector", Result: OK, Text: "its node selector is met", after: []int{1, 3}}
 	selector := podSpec{NodeSelector: p.Spec.NodeSelector}
 	untainted := *n
 	untainted.Spec.Taints = nil
@@ -92,7 +114,7 @@ func checkSelector(p *pod, n *node) Check {
 }
 
 func checkTaints(p *pod, n *node) Check {
-	c := Check{Name: "taints", Result: OK, Text: "the Node has no taint that it does not tolerate"}
+	c := Check{Name: "taints", Result: OK, Text: "the Node has no taint that it does not tolerate", after: []int{}}
 	if c.Evidence = p.Spec.untolerated(n); len(c.Evidence) > 0 {
 		c.Result = Fault
 		c.Text = "the pod does not tolerate the Node's taints"
@@ -134,7 +156,7 @@ func gpuRequests(p *pod) map[string]int {
 }
 
 func checkRequests(p *pod, k *state) Check {
-	c := Check{Name: "requests", Result: OK}
+	c := Check{Name: "requests", Result: OK, after: []int{}}
 	wanted := gpuRequests(p)
 	if len(wanted) == 0 {
 		c.Text = "it asks for no GPU as a resource"
@@ -161,6 +183,7 @@ func checkRequests(p *pod, k *state) Check {
 		case n > allocatable:
 			c.Result = Fault
 			c.Text = fmt.Sprintf("it asks for %d of %s, and the Node has %d", n, name, allocatable)
+			c.after = []int{1, 2, 4}
 			c.Cure = "ask for what the Node advertises: kubectl describe node " + k.node.Metadata.Name
 		case n > allocatable-used[name] && c.Result != Fault:
 			c.Result = Fault

@@ -205,7 +205,7 @@ func (p *problem) checkClaims(ctx context.Context, node *corev1.Node) (Answer, [
 		return Unclear, nil, nil
 	}
 	if p.claimMissing() {
-		return No, nil, nil // said of the pod
+		return Blocks, nil, nil // said of the pod
 	}
 	extended := p.extendedClaim(node)
 	if !c.asked && extended == nil {
@@ -217,11 +217,11 @@ func (p *problem) checkClaims(ctx context.Context, node *corev1.Node) (Answer, [
 	for _, claim := range c.done {
 		ok, err := availableOn(claim, node)
 		if err != nil {
-			return No, nil, err
+			return Blocks, nil, err
 		}
 		if !ok {
-			return No, []Reason{{Text: fmt.Sprintf("claim %s has its devices elsewhere", fleet.Name(claim.Namespace, claim.Name)),
-				Scheduler: "resourceclaim not available on the node"}}, nil
+			return Blocks, []Reason{{Text: fmt.Sprintf("claim %s has its devices elsewhere", fleet.Name(claim.Namespace, claim.Name)),
+				Scheduler: "resourceclaim not available on the node", weight: notOffered}}, nil
 		}
 	}
 	todo := slices.Clone(c.allocate)
@@ -234,21 +234,21 @@ func (p *problem) checkClaims(ctx context.Context, node *corev1.Node) (Answer, [
 	result, err := c.allocator.Allocate(ctx, node, todo)
 	switch {
 	case ctx.Err() != nil:
-		return No, nil, context.Cause(ctx)
+		return Blocks, nil, context.Cause(ctx)
 	case errors.Is(err, structured.ErrFailedAllocationOnNode):
-		return No, []Reason{{Text: err.Error(), Scheduler: err.Error()}}, nil
+		return Blocks, []Reason{{Text: err.Error(), Scheduler: err.Error()}}, nil
 	case err != nil:
 		p.broken = err
-		return No, []Reason{{Text: err.Error()}}, nil
+		return Blocks, []Reason{{Text: err.Error()}}, nil
 	case len(result) == len(todo):
-		return Yes, nil, nil
+		return OK, nil, nil
 	}
 	reasons, err := p.devicesLacking(ctx, node, todo)
 	if err != nil {
-		return No, nil, err
+		return Blocks, nil, err
 	}
 	reasons[0].Scheduler = "cannot allocate all claims"
-	return No, reasons, nil
+	return Blocks, reasons, nil
 }
 
 // claimMissing tells that a claim or its class is not there, or not to be had.

@@ -55,7 +55,13 @@ func (p *problem) devicesLacking(ctx context.Context, node *corev1.Node, todo []
 		return nil, err
 	}
 	if len(devices) == 0 {
-		return []Reason{{Text: "no ResourceSlice offers devices of this node: does the DRA driver run there?"}}, nil
+		r := Reason{Text: "no ResourceSlice offers devices of this node: does the DRA driver run there?", weight: outOfReach}
+		for _, vendor := range []fleet.Vendor{fleet.NVIDIA, fleet.AMD, fleet.Intel} {
+			if key, _ := gpuLabel(node, vendor); key != "" {
+				r.weight = notOffered
+			}
+		}
+		return []Reason{r}, nil
 	}
 	var reasons []Reason
 	for _, claim := range todo {

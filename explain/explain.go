@@ -48,15 +48,18 @@ const Gates Check = "scheduling gates"
 // Checks are the checks of a Node, in the order in which the scheduler has them.
 var Checks = []Check{NodeName, Cordon, Taints, Selector, Affinity, Resources, Claims}
 
-// Answer says whether a check holds.
+// Answer says whether a Node fits, or what a check comes to.
 type Answer string
 
-// The answers. A check that the pod asks nothing of is NotAsked.
+// The answers: whether a Node fits is Yes, No or Unclear. A check is OK, or it
+// Blocks the pod; one that the pod asks nothing of is NotAsked.
 const (
 	Yes      Answer = "yes"
 	No       Answer = "no"
+	OK       Answer = "ok"
+	Blocks   Answer = "blocks"
 	Unclear  Answer = "unknown"
-	NotAsked Answer = "-"
+	NotAsked Answer = "not asked"
 )
 
 // Result is what can be said of a pod.
@@ -74,6 +77,13 @@ type Result struct {
 	// Scheduler is what the scheduler says of a pod that does not fit, word by
 	// word but for preemption. It stops at the first check of a Node that fails.
 	Scheduler string `json:"scheduler,omitempty"`
+	// Said is what the scheduler has said of the pod, in its condition
+	// PodScheduled: it looks at more than Explain does, and maybe at an older
+	// cluster.
+	Said string `json:"said,omitempty"`
+	// Room is how many such pods fit in all, by resources; absent with device
+	// claims, and where pods could not be read.
+	Room *int64 `json:"room,omitempty"`
 }
 
 // Node is what can be said of a pod on one Node.
@@ -83,6 +93,9 @@ type Node struct {
 	Checks     map[Check]Answer `json:"checks"`
 	Reasons    []Reason         `json:"reasons"`
 	Preference int64            `json:"preference"` // weights of the preferred terms that match, together
+	// Distance is how much is in the way, weighed by how hard it is to change; 0
+	// of a Node that fits. Only the order of two Nodes means anything.
+	Distance float64 `json:"-"`
 }
 
 // Reason is why a pod cannot be on one Node.
@@ -91,6 +104,8 @@ type Reason struct {
 	Text  string `json:"text"`
 	// Scheduler is how the scheduler says it; empty where it has said it already.
 	Scheduler string `json:"scheduler,omitempty"`
+
+	weight float64 // see the weights; 0 stands for what its check weighs
 }
 
 // Miss is one thing that Nodes lack, with how close the closest comes.
@@ -149,6 +164,8 @@ func explain(ctx context.Context, c *fleet.Cluster, pod *corev1.Pod, release boo
 	if len(p.podMisses) == 0 {
 		r.Nearest = nearest(r.Nodes)
 	}
+	r.Said = said(pod)
+	r.Room = p.room(r.Fits)
 	r.decide(p)
 	return r, p, nil
 }
@@ -170,6 +187,17 @@ func (r *Result) decide(p *problem) {
 		}
 	case len(r.Nodes) == 0:
 		r.Verdict, r.Summary = Pending, fmt.Sprintf("Pod %s is pending: the cluster has no node.", r.Pod)
+	case r.Said != "" && len(r.Fits) > 0:
+		r.Verdict, r.Summary = Pending, fmt.Sprintf("Pod %s is pending, though by all that is checked here it fits on %s.", r.Pod, some(r.Fits))
+		if len(r.Unchecked) > 0 {
+			r.Summary += fmt.Sprintf(" Not checked: %s.", strings.Join(r.Unchecked, "; "))
+		} else {
+			r.Summary += " The cluster may have changed since the scheduler looked."
+		}
+	case r.Said != "" && unclear:
+		r.Verdict, r.Summary = Pending, fmt.Sprintf("Pod %s is pending; where it fits cannot be told: not all could be read.", r.Pod)
+	case len(r.Fits) > 0 && p.otherScheduler() != "" && p.pod.Status.Phase == corev1.PodPending:
+		r.Verdict, r.Summary = Pending, fmt.Sprintf("Pod %s is pending: its scheduler %s has not placed it, and has said nothing of it. Does it run?", r.Pod, p.otherScheduler())
 	case len(r.Fits) > 0:
 		r.Verdict, r.Summary = Schedulable, fmt.Sprintf("Pod %s fits on %s.", r.Pod, some(r.Fits))
 	case unclear:
@@ -179,34 +207,44 @@ func (r *Result) decide(p *problem) {
 	default:
 		r.Verdict, r.Summary = Pending, fmt.Sprintf("Pod %s is pending: it fits on none of %s.", r.Pod, count(len(r.Nodes), "node"))
 	}
-	if r.Verdict == Pending && p.pod.Spec.NodeName == "" {
+	if r.Verdict == Pending && p.pod.Spec.NodeName == "" && (len(r.Fits) == 0 || len(p.podMisses) > 0) {
 		r.Scheduler = p.message(r.Nodes)
 	}
 }
 
-// nearest is the Node that fails the fewest checks, if none fits.
+// nearest is the Node of the least distance, if none fits. A Node that is out of
+// reach is near to nothing.
 func nearest(nodes []Node) string {
-	best, fewest := "", len(Checks)+1
-	for _, n := range nodes {
-		failed := n.failed()
-		if failed == 0 {
+	best, least := "", float64(outOfReach)
+	for i := range nodes {
+		n := &nodes[i]
+		if len(n.Failed()) == 0 {
 			return ""
 		}
-		if failed < fewest {
-			best, fewest = n.Name, failed
+		if n.Distance < least {
+			best, least = n.Name, n.Distance
 		}
 	}
 	return best
 }
 
-func (n *Node) failed() int {
-	failed := 0
-	for _, a := range n.Checks {
-		if a == No {
-			failed++
+// Failed are the checks that do not hold, in the scheduler's order.
+func (n *Node) Failed() []Check {
+	return slices.DeleteFunc(slices.Clone(Checks), func(c Check) bool { return n.Checks[c] != Blocks })
+}
+
+// said is what the scheduler has said of a pod that waits. Of a pod that is gated
+// it says no more than that.
+func said(pod *corev1.Pod) string {
+	if pod.Spec.NodeName != "" || fleet.Ended(pod) {
+		return ""
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated {
+			return cmp.Or(c.Message, c.Reason)
 		}
 	}
-	return failed
+	return ""
 }
 
 // count writes a number of things.

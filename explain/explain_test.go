@@ -107,7 +107,11 @@ func TestMisses(t *testing.T) {
 		{"Gt of some", []*corev1.Node{a, b}, nil, requiring(pod("p"), memory, "Gt", "50000"),
 			[]string{"node affinity: needs nvidia.com/gpu.memory Gt 50000; node-b has it; node-a has 40960"}},
 		{"Gt of words", []*corev1.Node{node("node-a", memory+"=40G")}, nil, requiring(pod("p"), memory, "Gt", "1"),
-			[]string{"node affinity: needs nvidia.com/gpu.memory Gt 1; node-a has 40G"}},
+			[]string{"node affinity: needs nvidia.com/gpu.memory Gt 1; node-a has 40G, which is no whole number, so Gt never holds"}},
+		{"Gt of AMD's memory", []*corev1.Node{node("node-a", "amd.com/gpu.vram=192G", "gpu.feature.node.kubernetes.io/memory.min=196592"), node("node-b")}, nil, requiring(pod("p"), "amd.com/gpu.vram", "Gt", "100"),
+			[]string{"node affinity: needs amd.com/gpu.vram Gt 100; node-a has 192G, which is no whole number, so Gt never holds (ask for gpu.feature.node.kubernetes.io/memory.min, which is a whole number of MiB: node-a has 196592)"}},
+		{"Gt of some that are numbers", []*corev1.Node{node("node-a", memory+"=40G"), node("node-b", memory+"=1")}, nil, requiring(pod("p"), memory, "Gt", "5"),
+			[]string{"node affinity: needs nvidia.com/gpu.memory Gt 5; closest node-b has 1"}},
 		{"Gt of no number", []*corev1.Node{a}, nil, requiring(pod("p"), memory, "Gt", "much"),
 			[]string{`node affinity: nvidia.com/gpu.memory Gt much is not valid, and so matches no node: *`}},
 		{"Exists", []*corev1.Node{a, b}, nil, requiring(pod("p"), "nvidia.com/mig.capable", "Exists"),
@@ -143,6 +147,15 @@ func TestMisses(t *testing.T) {
 			[]string{"resources: needs 1 nvidia.com/gpu; no node offers it (nodes offer nvidia.com/mig-1g.5gb: ask for that instead)"}},
 		{"unlike", []*corev1.Node{node("node-a")}, nil, pod("p", "example.com/fpga:1"),
 			[]string{"resources: needs 1 example.com/fpga; no node offers it (is the name spelt right?)"}},
+		{"resource spelt wrong", []*corev1.Node{a}, nil, pod("p", "nvidia.com/gpus:1"),
+			[]string{"resources: needs 1 nvidia.com/gpus; no node offers it (is nvidia.com/gpu meant?)"}},
+		{"another profile is no typing error", []*corev1.Node{node("node-a", "nvidia.com/mig-1g.5gb:7")}, nil, pod("p", "nvidia.com/mig-2g.5gb:1"),
+			[]string{"resources: needs 1 nvidia.com/mig-2g.5gb; no node offers it (nodes offer nvidia.com/mig-1g.5gb: ask for that instead)"}},
+		{"no device plugin on one of those without", []*corev1.Node{node("amd-0", "amd.com/gpu:8"), node("cpu-0"), node("node-a", gpu+":4", "cordoned"), node("rtx-0", "nvidia.com/gpu.count=2")}, nil, pod("p", gpu+":1"),
+			[]string{"resources: needs 1 nvidia.com/gpu; none of them offers it (rtx-0: by its label nvidia.com/gpu.count it has 2: does the device plugin run there?)",
+				"cordon: node-a is cordoned (kubectl uncordon node-a)"}},
+		{"no device plugin on some, the others are in use", []*corev1.Node{a, node("rtx-0", "nvidia.com/gpu.count=2"), node("rtx-1", "nvidia.com/gpu.count=2")}, []*corev1.Pod{on(pod("x", gpu+":4"), "node-a")}, pod("p", gpu+":1"),
+			[]string{"resources: needs 1 nvidia.com/gpu; 0 of 4 free on node-a: held by default/x (4) (rtx-0 and rtx-1 have GPUs by their labels: does the device plugin run there?)"}},
 		{"AMD", []*corev1.Node{node("node-a", "amd.com/gpu:8")}, []*corev1.Pod{on(pod("x", "amd.com/gpu:8"), "node-a")}, pod("p", "amd.com/gpu:1"),
 			[]string{"resources: needs 1 amd.com/gpu; 0 of 8 free on node-a: held by default/x (8)"}},
 		{"closest where all else holds", []*corev1.Node{node("node-a", product+"=x", gpu+":1"), node("node-b", gpu+":3")},
@@ -179,6 +192,86 @@ func TestMisses(t *testing.T) {
 	}
 }
 
+// TestNearest: what is curable now comes before what must be waited for, and a
+// Node without such GPUs is near to nothing.
+func TestNearest(t *testing.T) {
+	const mig = "nvidia.com/mig-1g.5gb"
+	cordonTaint := "!node.kubernetes.io/unschedulable:NoSchedule"
+	held := func(node, what string) []*corev1.Pod { return []*corev1.Pod{on(pod("x", what), node)} }
+	for _, test := range []struct {
+		name  string
+		nodes []*corev1.Node
+		pods  []*corev1.Pod
+		pod   *corev1.Pod
+		want  string
+	}{
+		{"a cordoned node that has it", []*corev1.Node{node("amd-0", "amd.com/gpu:8"), node("h200-0", gpu+":4"), node("mig-0", mig+":7", "cordoned", cordonTaint)}, nil, pod("p", mig+":1"), "mig-0"},
+		{"cordoned and tainted", []*corev1.Node{node("amd-0", "amd.com/gpu:8"), node("mig-0", mig+":7", "cordoned", cordonTaint, "!a:NoSchedule", "!b:NoSchedule")}, nil, pod("p", mig+":1"), "mig-0"},
+		{"a taint before what is in use", []*corev1.Node{node("a", gpu+":4"), node("b", gpu+":4", "!x:NoSchedule")}, held("a", gpu+":4"), pod("p", gpu+":1"), "b"},
+		{"what is in use before another label", []*corev1.Node{node("a", gpu+":4"), node("b", gpu+":4", product+"=x")}, held("b", gpu+":4"), selecting(pod("p", gpu+":1"), product, "x"), "b"},
+		{"a node that is well before one that is not ready", []*corev1.Node{node("a", gpu+":4", "!node.kubernetes.io/not-ready:NoSchedule"), node("b", gpu+":4", "!x:NoSchedule")}, nil, pod("p", gpu+":1"), "b"},
+		{"too many for any", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("a", gpu+":4"), node("b", gpu+":8")}, nil, pod("p", gpu+":16"), "b"},
+		{"another profile", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("h200-0", gpu+":4"), node("mig-0", mig+":4", "cordoned"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", "nvidia.com/mig-7g.40gb:1"), "mig-0"},
+		{"spelt wrong", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("a", gpu+":4", "!x:NoSchedule"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", "nvidia.com/gpus:1"), "a"},
+		{"nobody has such a thing", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("cpu-0")}, nil, pod("p", gpu+":1"), ""},
+		{"no device plugin", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", gpu+":1"), "rtx-0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, err := Explain(t.Context(), &fleet.Cluster{Nodes: test.nodes, Pods: test.pods}, test.pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Nearest != test.want {
+				t.Errorf("got %q, want %q: %+v", r.Nearest, test.want, r.Nodes)
+			}
+			for _, n := range r.Nodes {
+				if n.Name == "mig-0" && len(test.nodes) == 3 && (n.Checks[Taints] != NotAsked || len(n.Reasons) != 1) {
+					t.Errorf("the cordon counts twice: %+v", n)
+				}
+			}
+		})
+	}
+}
+
+// waiting is a pod of which the scheduler has said something.
+func waiting(p *corev1.Pod, message string) *corev1.Pod {
+	p.Status.Phase = corev1.PodPending
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message}}
+	return p
+}
+
+func by(p *corev1.Pod, scheduler string, speaks bool) *corev1.Pod {
+	p.Spec.SchedulerName = scheduler
+	if !speaks {
+		p.Status.Conditions = nil
+	}
+	return p
+}
+
+func withVolume(p *corev1.Pod) *corev1.Pod {
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	return p
+}
+
+// TestRoom: how many pods of a kind fit in all.
+func TestRoom(t *testing.T) {
+	nodes := []*corev1.Node{node("a", gpu+":8"), node("b", gpu+":3"), node("c"), node("d", gpu+":4", "cordoned")}
+	ports := pod("p", gpu+":2")
+	ports.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}}
+	for _, test := range []struct {
+		pod  *corev1.Pod
+		want int64
+	}{{pod("p", gpu+":2"), 4}, {pod("p", gpu+":2", "cpu:32"), 3}, {pod("p", gpu+":9"), 0}, {ports, 2}} {
+		r, err := Explain(t.Context(), &fleet.Cluster{Nodes: nodes, Pods: []*corev1.Pod{on(pod("x", gpu+":1"), "a")}}, test.pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Room == nil || *r.Room != test.want {
+			t.Errorf("got %v, want %d", r.Room, test.want)
+		}
+	}
+}
+
 func TestVerdicts(t *testing.T) {
 	a := node("node-a", gpu+":4")
 	ended := pod("p", gpu+":8")
@@ -198,6 +291,12 @@ func TestVerdicts(t *testing.T) {
 		{"ended", fleet.Cluster{Nodes: []*corev1.Node{a}}, ended, Ended, "Pod default/p has ended (Succeeded)."},
 		{"pods unread", fleet.Cluster{Nodes: []*corev1.Node{a}, Unread: []fleet.Unread{{Kind: fleet.Pods}}}, pod("p", gpu+":1"), Unknown, "It cannot be told whether pod default/p fits: not all could be read."},
 		{"pods unread, and too few anyway", fleet.Cluster{Nodes: []*corev1.Node{a}, Unread: []fleet.Unread{{Kind: fleet.Pods}}}, pod("p", gpu+":5"), Pending, "Pod default/p is pending: it does not fit on node-a, the only node."},
+		{"the scheduler knows better", fleet.Cluster{Nodes: []*corev1.Node{a}}, withVolume(waiting(pod("p", gpu+":4"), `persistentvolumeclaim "data" not found`)), Pending, "Pod default/p is pending, though by all that is checked here it fits on node-a. Not checked: volumes: persistent volume claims, and how many volumes a node can attach."},
+		{"another scheduler, silent", fleet.Cluster{Nodes: []*corev1.Node{a}}, by(waiting(pod("p", gpu+":4"), ""), "volcano", false), Pending, "Pod default/p is pending: its scheduler volcano has not placed it, and has said nothing of it. Does it run?"},
+		{"another scheduler, of a pod to be", fleet.Cluster{Nodes: []*corev1.Node{a}}, by(pod("p", gpu+":4"), "volcano", false), Schedulable, "Pod default/p fits on node-a."},
+		{"another scheduler", fleet.Cluster{Nodes: []*corev1.Node{a}}, by(waiting(pod("p", gpu+":4"), "not enough of the gang"), "volcano", true), Pending, "Pod default/p is pending, though by all that is checked here it fits on node-a. Not checked: what the scheduler volcano goes by."},
+		{"the scheduler knew something else", fleet.Cluster{Nodes: []*corev1.Node{a}}, waiting(pod("p", gpu+":4"), "0/1 nodes are available."), Pending, "Pod default/p is pending, though by all that is checked here it fits on node-a. The cluster may have changed since the scheduler looked."},
+		{"pods unread, and the scheduler has spoken", fleet.Cluster{Nodes: []*corev1.Node{a}, Unread: []fleet.Unread{{Kind: fleet.Pods}}}, waiting(pod("p", gpu+":1"), "0/1 nodes are available."), Pending, "Pod default/p is pending; where it fits cannot be told: not all could be read."},
 		{"claims unread, and not needed", fleet.Cluster{Nodes: []*corev1.Node{a}, Unread: []fleet.Unread{{Kind: fleet.Claims}, {Kind: fleet.Slices}}}, pod("p", gpu+":1"), Schedulable, "Pod default/p fits on node-a."},
 	} {
 		t.Run(test.name, func(t *testing.T) {

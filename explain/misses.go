@@ -60,8 +60,8 @@ func (p *problem) taintMisses() []Miss {
 			if t.Effect == corev1.TaintEffectPreferNoSchedule || p.tolerates(t) {
 				continue
 			}
-			if p.checkCordon(node) != nil && t.Key == corev1.TaintNodeUnschedulable {
-				continue // said already
+			if p.cordonSays(node, t) {
+				continue
 			}
 			key := t.ToString()
 			if _, ok := index[key]; !ok {
@@ -81,12 +81,18 @@ func taintCure(t *corev1.Taint) string {
 	switch {
 	case t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable:
 		return "the node is not ready: kubectl describe node tells why"
-	case strings.HasPrefix(t.Key, "node.kubernetes.io/"), strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/"):
+	case kubernetesTaint(t):
 		return "Kubernetes set it: kubectl describe node tells why"
 	case t.Value == "":
 		return fmt.Sprintf("tolerations: [{key: %s, operator: Exists, effect: %s}]", t.Key, t.Effect)
 	}
 	return fmt.Sprintf("tolerations: [{key: %s, operator: Equal, value: %q, effect: %s}]", t.Key, t.Value, t.Effect)
+}
+
+// kubernetesTaint tells of a taint that Kubernetes sets of itself: something is
+// wrong with the Node, and no pod should tolerate that.
+func kubernetesTaint(t *corev1.Taint) bool {
+	return strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")
 }
 
 // affinityMisses says what each term lacks, unless some Node matches another.

@@ -27,14 +27,23 @@ func (p *problem) checkCordon(node *corev1.Node) []Reason {
 	return []Reason{{Text: "the node is cordoned", Scheduler: "node(s) were unschedulable"}}
 }
 
+// cordonSays tells of the taint that Kubernetes sets on a cordoned Node: the check
+// of the cordon has said it.
+func (p *problem) cordonSays(node *corev1.Node, taint *corev1.Taint) bool {
+	return taint.Key == corev1.TaintNodeUnschedulable && p.checkCordon(node) != nil
+}
+
 func (p *problem) checkTaints(node *corev1.Node) []Reason {
 	var reasons []Reason
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
-		if taint.Effect == corev1.TaintEffectPreferNoSchedule || p.tolerates(taint) {
+		if taint.Effect == corev1.TaintEffectPreferNoSchedule || p.tolerates(taint) || p.cordonSays(node, taint) {
 			continue
 		}
 		r := Reason{Text: "taint " + taint.ToString() + " is not tolerated"}
+		if kubernetesTaint(taint) {
+			r.weight = nodeIsIll
+		}
 		if len(reasons) == 0 {
 			r.Scheduler = "node(s) had untolerated taint(s)"
 		}

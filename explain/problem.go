@@ -86,13 +86,13 @@ func (p *problem) node(ctx context.Context, node *corev1.Node) (Node, error) {
 		}
 		n.Reasons = append(n.Reasons, reasons...)
 		switch {
-		case answer == No:
+		case answer == Blocks:
 			n.Fits = No
 		case answer == Unclear && n.Fits == Yes:
 			n.Fits = Unclear
 		}
 	}
-	if p.broken != nil && n.failed() == 1 {
+	if p.broken != nil && len(n.Failed()) == 1 {
 		// The scheduler comes as far as the claims, and gives up the pod.
 		if len(p.podMisses) == 0 {
 			p.podMessage = `running "DynamicResources" filter plugin: ` + p.broken.Error()
@@ -100,6 +100,7 @@ func (p *problem) node(ctx context.Context, node *corev1.Node) (Node, error) {
 		p.podMisses = append(p.podMisses, Miss{Check: Claims, Text: p.broken.Error(), Nodes: []string{},
 			Cure: "correct the selector: an error on one node stops the scheduler on all"})
 	}
+	n.Distance = distance(n.Reasons)
 	if p.preferred != nil {
 		n.Preference = p.preferred.Score(node)
 	}
@@ -117,7 +118,7 @@ func (p *problem) check(ctx context.Context, check Check, node *corev1.Node) (An
 		asked = node.Spec.Unschedulable
 		reasons = p.checkCordon(node)
 	case Taints:
-		asked = len(node.Spec.Taints) > 0
+		asked = slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return !p.cordonSays(node, &t) })
 		reasons = p.checkTaints(node)
 	case Selector:
 		asked = len(p.pod.Spec.NodeSelector) > 0
@@ -139,9 +140,9 @@ func (p *problem) check(ctx context.Context, check Check, node *corev1.Node) (An
 func answerOf(asked bool, reasons []Reason) Answer {
 	switch {
 	case len(reasons) > 0:
-		return No
+		return Blocks
 	case !asked:
 		return NotAsked
 	}
-	return Yes
+	return OK
 }

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/gpu-labeller/gpu-labeller/fleet"
 )
 
 // requirement is one thing asked of a Node's labels or fields. Without an
@@ -124,6 +126,10 @@ func (r requirement) miss(check Check, nodes []*corev1.Node) *Miss {
 	switch {
 	case len(labelled) > 0:
 		m.Text += "; " + r.closest(labelled, len(matching) > 0)
+		if text, cure := r.noNumber(labelled); text != "" {
+			m.Text += text
+			m.Cure = cure
+		}
 	case len(matching) == 0 && r.wants():
 		m.Text += "; no node has this label"
 		if key := similar(r.key, labelKeys(nodes)); key != "" {
@@ -133,6 +139,32 @@ func (r requirement) miss(check Check, nodes []*corev1.Node) *Miss {
 		}
 	}
 	return m
+}
+
+// noNumber says why Gt and Lt never hold where the values are no whole numbers, as
+// AMD's 192G.
+func (r requirement) noNumber(nodes []*corev1.Node) (text, cure string) {
+	if !r.numeric() {
+		return "", ""
+	}
+	for _, n := range nodes {
+		value, _ := r.value(n)
+		if _, err := strconv.ParseInt(value, 10, 64); err == nil {
+			return "", ""
+		}
+	}
+	text = fmt.Sprintf(", which is no whole number, so %s never holds", r.operator)
+	if !strings.HasSuffix(r.key, "gpu.vram") {
+		return text, ""
+	}
+	const mib = fleet.OwnPrefix + "memory.min"
+	cure = "ask for " + mib + ", which is a whole number of MiB"
+	for _, n := range nodes {
+		if value := n.Labels[mib]; value != "" {
+			return text, cure + ": " + n.Name + " has " + value
+		}
+	}
+	return text, cure
 }
 
 // closest says what the Node has that comes closest to matching.

@@ -3,10 +3,12 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/gpu-labeller/gpu-labeller/fleet"
 )
@@ -83,13 +85,73 @@ func (s shortage) free() int64 { return max(0, s.total-s.held.Amount) }
 func (p *problem) checkResources(node *corev1.Node) []Reason {
 	var reasons []Reason
 	for _, s := range p.shortages(node) {
-		r := Reason{Text: s.String(), Scheduler: "Insufficient " + string(s.resource)}
+		r := Reason{Text: s.String(), Scheduler: "Insufficient " + string(s.resource), weight: s.weight()}
 		if s.resource == corev1.ResourcePods {
 			r.Scheduler = "Too many pods"
 		}
 		reasons = append(reasons, r)
 	}
 	return reasons
+}
+
+// weight is how far the Node is from having enough. Of two that have too little
+// the one that lacks less is nearer.
+func (s shortage) weight() float64 {
+	lacks := float64(s.need-s.free()) / float64(s.need)
+	switch {
+	case s.total == 0:
+		return s.absence()
+	case s.need > s.total:
+		return tooSmall + lacks
+	}
+	return inUse + lacks
+}
+
+// absence is how far a Node is that does not offer the resource at all.
+func (s shortage) absence() float64 {
+	mig := func(name string) bool { return strings.Contains(name, "/mig-") }
+	if vendor := fleet.ResourceVendor(s.resource); vendor != "" {
+		switch others := gpuResources(s.node, vendor); {
+		case mig(string(s.resource)) && slices.ContainsFunc(others, mig):
+			return otherProfile
+		case len(others) > 0:
+			return otherName
+		}
+	}
+	if s.resource == corev1.ResourcePods || s.hint() != "" {
+		return notOffered
+	}
+	return outOfReach
+}
+
+// room is how many pods like this fit by what is free, on the Nodes where one does.
+func (p *problem) room(fits []string) *int64 {
+	if p.claims.asked || !p.cluster.Knows(fleet.Pods) {
+		return nil
+	}
+	in := sets.New(fits...)
+	sum := int64(0)
+	for _, node := range p.nodes {
+		if !in.Has(node.Name) {
+			continue
+		}
+		least := int64(math.MaxInt64)
+		for _, name := range p.asked() {
+			if p.byDevices(name, node) {
+				return nil
+			}
+			need := int64(1)
+			if name != corev1.ResourcePods {
+				need = fleet.Amount(name, p.requests[name])
+			}
+			least = min(least, max(0, offered(node, name)-p.usage.Of(node.Name, name).Amount)/need)
+		}
+		if p.hostPorts() {
+			least = min(least, 1)
+		}
+		sum += least
+	}
+	return &sum
 }
 
 // String is the shortage of one Node.
@@ -133,18 +195,60 @@ func (s shortage) hint() string {
 	if vendor == "" {
 		return ""
 	}
-	if others := gpuResources(s.node, vendor); len(others) > 0 {
-		return "it offers " + some(others)
-	}
 	if q, ok := s.node.Status.Capacity[s.resource]; ok && q.Value() > 0 {
 		return fmt.Sprintf("it has %s, and the device plugin reports none of them healthy", q.String())
 	}
-	for _, key := range []string{"gpu.feature.node.kubernetes.io/vendor." + string(vendor) + ".count", string(vendor) + ".com/gpu.count"} {
-		if n := s.node.Labels[key]; n != "" {
-			return fmt.Sprintf("by its label %s it has %s: does the device plugin run there?", key, n)
-		}
+	if others := gpuResources(s.node, vendor); len(others) > 0 {
+		return "it offers " + some(others)
+	}
+	if key, n := gpuLabel(s.node, vendor); key != "" {
+		return fmt.Sprintf("by its label %s it has %s: does the device plugin run there?", key, n)
 	}
 	return ""
+}
+
+// gpuLabel is the label by which a Node has GPUs of a vendor, and its value.
+func gpuLabel(node *corev1.Node, vendor fleet.Vendor) (key, n string) {
+	for _, key := range []string{fleet.OwnPrefix + "vendor." + string(vendor) + ".count", string(vendor) + ".com/gpu.count"} {
+		if n := node.Labels[key]; n != "" && n != "0" {
+			return key, n
+		}
+	}
+	return "", ""
+}
+
+// idleGPUs says which Nodes have GPUs that nobody can ask for, as far as labels
+// and capacity tell: that is a way to more.
+func idleGPUs(short []shortage) string {
+	var unhealthy, unoffered []shortage
+	for _, s := range short {
+		vendor := fleet.ResourceVendor(s.resource)
+		if s.total > 0 || vendor == "" {
+			continue
+		}
+		key, _ := gpuLabel(s.node, vendor)
+		switch q := s.node.Status.Capacity[s.resource]; {
+		case q.Value() > 0:
+			unhealthy = append(unhealthy, s)
+		case key != "" && len(gpuResources(s.node, vendor)) == 0:
+			unoffered = append(unoffered, s)
+		}
+	}
+	say := func(all []shortage, several string) string {
+		switch len(all) {
+		case 0:
+			return ""
+		case 1:
+			return all[0].node.Name + ": " + all[0].hint()
+		}
+		names := make([]string, len(all))
+		for i, s := range all {
+			names[i] = s.node.Name
+		}
+		return some(names) + " " + several
+	}
+	text := say(unoffered, "have GPUs by their labels: does the device plugin run there?")
+	return text + after(map[bool]string{true: "; "}[text != ""], say(unhealthy, "have some, and the device plugin reports none of them healthy"))
 }
 
 // gpuResources is a vendor's GPU resources that a Node offers.
@@ -162,9 +266,9 @@ func gpuResources(node *corev1.Node, vendor fleet.Vendor) []string {
 // resourceMisses says of each resource how close the closest Node comes. A Node
 // where all else holds comes before one with more that is free.
 func (p *problem) resourceMisses(nodes []Node) []Miss {
-	failed := make(map[string]int, len(nodes))
+	far := make(map[string]float64, len(nodes))
 	for _, n := range nodes {
-		failed[n.Name] = n.failed()
+		far[n.Name] = n.Distance
 	}
 	short := make(map[corev1.ResourceName][]shortage)
 	for _, node := range p.nodes {
@@ -175,21 +279,21 @@ func (p *problem) resourceMisses(nodes []Node) []Miss {
 	var misses []Miss
 	for _, name := range p.asked() {
 		if len(short[name]) > 0 {
-			misses = append(misses, p.resourceMiss(short[name], failed))
+			misses = append(misses, p.resourceMiss(short[name], far))
 		}
 	}
 	return misses
 }
 
 // resourceMiss chooses the closest of the Nodes that are short of one resource.
-func (p *problem) resourceMiss(short []shortage, failed map[string]int) Miss {
+func (p *problem) resourceMiss(short []shortage, far map[string]float64) Miss {
 	name := short[0].resource
 	m := Miss{Check: Resources}
 	for _, s := range short {
 		m.Nodes = append(m.Nodes, s.node.Name)
 	}
 	best := slices.MinFunc(short, func(a, b shortage) int {
-		return cmp.Or(cmp.Compare(failed[a.node.Name], failed[b.node.Name]), cmp.Compare(b.free(), a.free()), cmp.Compare(b.total, a.total))
+		return cmp.Or(cmp.Compare(far[a.node.Name], far[b.node.Name]), cmp.Compare(b.free(), a.free()), cmp.Compare(b.total, a.total))
 	})
 	most := slices.MaxFunc(short, func(a, b shortage) int { return cmp.Compare(a.total, b.total) })
 	write := func(n int64) string { return fleet.Write(name, n) }
@@ -201,6 +305,11 @@ func (p *problem) resourceMiss(short []shortage, failed map[string]int) Miss {
 	case most.total == 0 && len(short) == len(p.nodes):
 		m.Text = fmt.Sprintf("needs %s %s; no node offers it", write(best.need), name)
 		m.Cure = p.missingResource(name)
+	case most.total == 0 && len(short) > 1:
+		m.Text = fmt.Sprintf("needs %s %s; none of them offers it", write(best.need), name)
+		if m.Cure = idleGPUs(short); m.Cure == "" {
+			m.Cure = after(best.node.Name+": ", best.hint())
+		}
 	case best.total == 0:
 		m.Text = fmt.Sprintf("needs %s %s; %s does not offer it", write(best.need), name, best.node.Name)
 		m.Cure = best.hint()
@@ -212,12 +321,26 @@ func (p *problem) resourceMiss(short []shortage, failed map[string]int) Miss {
 		}
 	default:
 		m.Text = fmt.Sprintf("needs %s %s; %s of %s free on %s%s", write(best.need), name, write(best.free()), write(best.total), best.node.Name, best.heldBy())
+		m.Cure = idleGPUs(short)
 	}
 	return m
 }
 
 // missingResource is the cure for a resource of GPUs that no Node offers.
 func (p *problem) missingResource(name corev1.ResourceName) string {
+	var offers []string
+	for _, node := range p.nodes {
+		for other := range node.Status.Allocatable {
+			if counted(other) && offered(node, other) > 0 {
+				offers = append(offers, string(other))
+			}
+		}
+	}
+	slices.Sort(offers)
+	// One profile of MIG is not another spelt wrong.
+	if like := similar(string(name), slices.Compact(offers)); like != "" && !strings.Contains(string(name), "/mig-") {
+		return "is " + like + " meant?"
+	}
 	vendor := fleet.ResourceVendor(name)
 	if vendor == "" {
 		return "is the name spelt right?"

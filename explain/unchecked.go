@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,10 +15,7 @@ import (
 func (p *problem) unchecked() []string {
 	var not []string
 	spec := &p.pod.Spec
-	hostPort := func(c corev1.Container) bool {
-		return slices.ContainsFunc(c.Ports, func(port corev1.ContainerPort) bool { return port.HostPort != 0 })
-	}
-	if slices.ContainsFunc(spec.Containers, hostPort) || slices.ContainsFunc(spec.InitContainers, hostPort) {
+	if p.hostPorts() {
 		not = append(not, "host ports")
 	}
 	if slices.ContainsFunc(spec.Volumes, needsPlace) {
@@ -38,10 +34,20 @@ func (p *problem) unchecked() []string {
 			not = append(not, "required anti-affinity to other pods")
 		}
 	}
+	if name := p.otherScheduler(); name != "" {
+		not = append(not, "what the scheduler "+name+" goes by")
+	}
 	if pods := p.repelling(); len(pods) > 0 {
 		not = append(not, "required anti-affinity of "+some(pods)+" to this pod")
 	}
 	return not
+}
+
+func (p *problem) hostPorts() bool {
+	hostPort := func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(port corev1.ContainerPort) bool { return port.HostPort != 0 })
+	}
+	return slices.ContainsFunc(p.pod.Spec.Containers, hostPort) || slices.ContainsFunc(p.pod.Spec.InitContainers, hostPort)
 }
 
 // needsPlace tells of volumes that not every Node can have.
@@ -77,11 +83,19 @@ func (p *problem) repelling() []string {
 	return pods
 }
 
+// otherScheduler is the pod's scheduler, if it is not Kubernetes' own.
+func (p *problem) otherScheduler() string {
+	if name := p.pod.Spec.SchedulerName; name != corev1.DefaultSchedulerName {
+		return name
+	}
+	return ""
+}
+
 // notes is what is worth knowing beside the verdict.
 func (p *problem) notes() []string {
 	var notes []string
-	if name := cmp.Or(p.pod.Spec.SchedulerName, corev1.DefaultSchedulerName); name != corev1.DefaultSchedulerName {
-		notes = append(notes, "spec.schedulerName is "+name+": what follows is how Kubernetes' own scheduler decides, and that one must run for the pod to be placed at all")
+	if name := p.otherScheduler(); name != "" {
+		notes = append(notes, "spec.schedulerName is "+name+": all this is how Kubernetes' own scheduler would decide; "+name+" may decide otherwise, and must run for the pod to be placed at all")
 	}
 	if pods := p.evictable(); len(pods) > 0 {
 		notes = append(notes, "some of what is lacking is held by pods of lower priority, which the scheduler may evict: "+some(pods))

@@ -96,9 +96,9 @@ func (d Device) Matches(ctx context.Context, expression string) (bool, error) {
 	return ok, err
 }
 
-// MatchesAll reports whether a device matches all selectors. One that cannot be
+// matchesAll reports whether a device matches all selectors. One that cannot be
 // evaluated does not match.
-func (d Device) MatchesAll(ctx context.Context, selectors []resourcev1.DeviceSelector) bool {
+func (d Device) matchesAll(ctx context.Context, selectors []resourcev1.DeviceSelector) bool {
 	for _, s := range selectors {
 		if s.CEL == nil {
 			return false

@@ -27,6 +27,7 @@ type GPUs struct {
 	Cordoned  bool     `json:"cordoned"`
 	Offers    []Offer  `json:"offers"` // what pods can ask for, sorted
 	Taints    []string `json:"taints,omitempty"`
+	Tainted   bool     `json:"tainted,omitempty"` // a pod needs a toleration
 }
 
 // Offer is one resource of GPUs, or the devices of one type that a DRA driver
@@ -41,9 +42,9 @@ type Offer struct {
 	Holders     []Holder `json:"holders,omitempty"`
 }
 
-// Label prefixes.
+// Label prefixes; OwnPrefix is that of gpu-labeller's own keys.
 const (
-	ownPrefix    = "gpu.feature.node.kubernetes.io/"
+	OwnPrefix    = "gpu.feature.node.kubernetes.io/"
 	nvidiaPrefix = "nvidia.com/"
 	amdPrefix    = "amd.com/"
 	intelPrefix  = "gpu.intel.com/"
@@ -78,14 +79,14 @@ func (c *Cluster) GPUs() ([]GPUs, error) {
 func describe(node *corev1.Node, vendor Vendor) GPUs {
 	l := node.Labels
 	g := GPUs{Node: node.Name, Vendor: vendor, Ready: ready(node), Cordoned: node.Spec.Unschedulable}
-	g.Count = number(l[ownPrefix+"vendor."+string(vendor)+".count"])
+	g.Count = number(l[OwnPrefix+"vendor."+string(vendor)+".count"])
 	switch vendor {
 	case NVIDIA:
 		g.Product, g.Family = l[nvidiaPrefix+"gpu.product"], l[nvidiaPrefix+"gpu.family"]
 		g.Count = cmp.Or(g.Count, number(l[nvidiaPrefix+"gpu.count"]))
 		g.MemoryMiB = number(l[nvidiaPrefix+"gpu.memory"])
 		g.Driver = cmp.Or(l[nvidiaPrefix+"cuda.driver-version.full"], oldDriver(l))
-		g.MIG = l[ownPrefix+"mig.state"]
+		g.MIG = l[OwnPrefix+"mig.state"]
 		if g.MIG == "" && l[nvidiaPrefix+"mig.strategy"] != "" {
 			g.MIG = l[nvidiaPrefix+"mig.strategy"]
 		}
@@ -107,16 +108,21 @@ func describe(node *corev1.Node, vendor Vendor) GPUs {
 		g.Count = cmp.Or(g.Count, number(l[intelPrefix+"device.count"]))
 	}
 	if g.Count > 0 || g.Product != "" {
-		g.State = l[ownPrefix+"state"]
-		if g.Count > 0 && g.Count == number(l[ownPrefix+"count"]) {
-			g.MemoryMiB = cmp.Or(g.MemoryMiB, number(l[ownPrefix+"memory.min"]))
+		g.State = l[OwnPrefix+"state"]
+		if g.Count > 0 && g.Count == number(l[OwnPrefix+"count"]) {
+			g.MemoryMiB = cmp.Or(g.MemoryMiB, number(l[OwnPrefix+"memory.min"]))
 		}
 	} else if vendor == pciVendor(l) {
 		// GPUs that do not answer have no more than this.
-		g.State, g.Count = l[ownPrefix+"state"], number(l[ownPrefix+"count.pci"])
+		g.State, g.Count = l[OwnPrefix+"state"], number(l[OwnPrefix+"count.pci"])
 	}
 	for _, t := range node.Spec.Taints {
 		g.Taints = append(g.Taints, t.ToString())
+		switch t.Key {
+		case corev1.TaintNodeUnschedulable, corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable:
+			continue // Cordoned and Ready say it
+		}
+		g.Tainted = g.Tainted || t.Effect != corev1.TaintEffectPreferNoSchedule
 	}
 	return g
 }
@@ -201,7 +207,7 @@ func (c *Cluster) offers(node *corev1.Node, vendor Vendor, usage Usage) []Offer 
 func (c *Cluster) deviceOffers(devices []Device, vendor Vendor, allocated Allocated) []Offer {
 	byName := make(map[string]*Offer)
 	for _, d := range devices {
-		if DriverVendor(d.Driver) != vendor {
+		if driverVendor(d.Driver) != vendor {
 			continue
 		}
 		name := d.Driver
@@ -236,9 +242,9 @@ func (c *Cluster) deviceOffers(devices []Device, vendor Vendor, allocated Alloca
 	return offers
 }
 
-// DriverVendor tells whose GPUs a DRA driver offers; it is empty for one that
+// driverVendor tells whose GPUs a DRA driver offers; it is empty for one that
 // offers other things, such as compute-domain.nvidia.com.
-func DriverVendor(driver string) Vendor {
+func driverVendor(driver string) Vendor {
 	switch driver {
 	case "gpu.nvidia.com":
 		return NVIDIA
@@ -260,6 +266,9 @@ type Sum struct {
 	Allocatable int64  `json:"allocatable"`
 	Requested   *int64 `json:"requested,omitempty"`
 	Free        *int64 `json:"free,omitempty"`
+	// Withheld is what is free on Nodes that take no pod, cordoned or not ready;
+	// Free leaves it out.
+	Withheld int64 `json:"withheld,omitempty"`
 }
 
 // Sums adds up by product and resource, sorted.
@@ -286,7 +295,11 @@ func Sums(all []GPUs) []Sum {
 			s.Allocatable += o.Allocatable
 			if o.Requested != nil && s.Requested != nil {
 				*s.Requested += *o.Requested
-				*s.Free += *o.Free
+				if g.Ready && !g.Cordoned {
+					*s.Free += *o.Free
+				} else {
+					s.Withheld += *o.Free
+				}
 			}
 		}
 	}

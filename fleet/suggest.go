@@ -25,6 +25,7 @@ type Suggestion struct {
 	Resources   []string                  `json:"resources"` // all that the Node offers
 	Claim       *resourcev1.DeviceRequest `json:"deviceRequest,omitempty"`
 	ClaimNote   string                    `json:"deviceRequestNote,omitempty"` // why there is none, or what else there is to select by
+	Warnings    []string                  `json:"warnings,omitempty"`          // why the pod may wait, as sentences
 }
 
 // Suggest says how a pod asks for n GPUs like those of a Node of one vendor.
@@ -33,12 +34,12 @@ func (c *Cluster) Suggest(ctx context.Context, node *corev1.Node, vendor Vendor,
 	g := describe(node, vendor)
 	s := Suggestion{Node: node.Name, Product: g.Product, AlsoOn: []string{}, Resources: []string{}}
 	for _, key := range []string{nvidiaPrefix + "gpu.product", amdPrefix + "gpu.product-name", intelPrefix + "product"} {
-		if l[key] != "" && KeyVendor(key) == vendor {
+		if l[key] != "" && keyVendor(key) == vendor {
 			s.Selector = map[string]string{key: l[key]}
 		}
 	}
 	if s.Selector == nil {
-		if key := ownPrefix + "vendor." + string(vendor) + ".count"; l[key] != "" {
+		if key := OwnPrefix + "vendor." + string(vendor) + ".count"; l[key] != "" {
 			s.Affinity = &corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpExists}}}
 		}
 	}
@@ -68,12 +69,42 @@ func (c *Cluster) Suggest(ctx context.Context, node *corev1.Node, vendor Vendor,
 	}
 	if len(s.Resources) > 0 {
 		s.Limits = map[string]int64{s.Resources[0]: n}
+		most, on := c.most(corev1.ResourceName(s.Resources[0]), append([]string{node.Name}, s.AlsoOn...))
+		if n > most {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("no such node has more than %d %s (%s), and a pod gets its GPUs from one node: with %d it stays pending", most, s.Resources[0], on, n))
+		}
 	}
-	return s, c.suggestClaim(ctx, &s, node, vendor, n)
+	if err := c.suggestClaim(ctx, &s, node, vendor, n); err != nil {
+		return s, err
+	}
+	if s.Limits == nil && s.Claim == nil {
+		// A pod without a limit would be there, and have no GPU.
+		name := usualResource[vendor]
+		s.Limits = map[string]int64{name: n}
+		if g.Count > 0 && n > g.Count {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("by its labels the node has %d, and a pod gets its GPUs from one node: with %d it stays pending", g.Count, n))
+		}
+		s.Warnings = append(s.Warnings, fmt.Sprintf("the node offers no resource of GPUs: does the device plugin run there? It would offer %s; until it does the pod stays pending", name))
+	}
+	return s, nil
 }
 
-// KeyVendor tells whose GPUs a label is of.
-func KeyVendor(key string) Vendor {
+// usualResource is what the vendor's device plugin offers whole GPUs as. Intel's
+// names them by the kernel driver, i915 or xe.
+var usualResource = map[Vendor]string{NVIDIA: "nvidia.com/gpu", AMD: "amd.com/gpu", Intel: "gpu.intel.com/i915"}
+
+// most is the Node of these that offers most of a resource, and how much.
+func (c *Cluster) most(name corev1.ResourceName, nodes []string) (n int64, on string) {
+	for _, node := range c.Nodes {
+		if q := node.Status.Allocatable[name]; slices.Contains(nodes, node.Name) && q.Value() > n {
+			n, on = q.Value(), node.Name
+		}
+	}
+	return n, on
+}
+
+// keyVendor tells whose GPUs a label is of.
+func keyVendor(key string) Vendor {
 	for prefix, vendor := range map[string]Vendor{nvidiaPrefix: NVIDIA, amdPrefix: AMD, intelPrefix: Intel} {
 		if strings.HasPrefix(key, prefix) {
 			return vendor
@@ -85,7 +116,7 @@ func KeyVendor(key string) Vendor {
 // atLeast asks for as much memory and the same family, whatever the product.
 func atLeast(l map[string]string, vendor Vendor) []corev1.NodeSelectorRequirement {
 	var all []corev1.NodeSelectorRequirement
-	memory, family := ownPrefix+"memory.min", ""
+	memory, family := OwnPrefix+"memory.min", ""
 	switch vendor {
 	case NVIDIA:
 		family = nvidiaPrefix + "gpu.family"
@@ -126,7 +157,7 @@ func (c *Cluster) suggestClaim(ctx context.Context, s *Suggestion, node *corev1.
 	if err != nil {
 		return err
 	}
-	devices := slices.DeleteFunc(all, func(d Device) bool { return DriverVendor(d.Driver) != vendor })
+	devices := slices.DeleteFunc(all, func(d Device) bool { return driverVendor(d.Driver) != vendor })
 	if len(devices) == 0 {
 		s.ClaimNote = "no DRA driver offers GPUs of this node"
 		return nil
@@ -139,7 +170,7 @@ func (c *Cluster) suggestClaim(ctx context.Context, s *Suggestion, node *corev1.
 		}
 	}
 	i := slices.IndexFunc(c.Classes, func(class *resourcev1.DeviceClass) bool {
-		return len(class.Spec.Selectors) > 0 && d.MatchesAll(ctx, class.Spec.Selectors)
+		return len(class.Spec.Selectors) > 0 && d.matchesAll(ctx, class.Spec.Selectors)
 	})
 	if i < 0 {
 		s.ClaimNote = fmt.Sprintf("no DeviceClass selects device %s of %s", d.Name, d.Driver)

@@ -1,7 +1,6 @@
 package labels
 
 import (
-	"maps"
 	"strings"
 	"testing"
 
@@ -51,19 +50,6 @@ func mi300x(i, n int, compute, memory string) discover.GPU {
 		a.Partitions = append(a.Partitions, amd.Partition{SIMDs: 1216 / n, CUs: 304 / n, VRAMBytes: vram / uint64(n)})
 	}
 	return amdGPU(i, 0x74a1, a)
-}
-
-// vendorLabels are the labels of some prefixes, a line each.
-func vendorLabels(s Set, prefixes ...string) string {
-	picked := Set{}
-	for key, value := range s {
-		for _, prefix := range prefixes {
-			if strings.HasPrefix(key, prefix) {
-				picked[key] = value
-			}
-		}
-	}
-	return text(picked)
 }
 
 func edit(g discover.GPU, change func(*amd.GPU)) discover.GPU {
@@ -214,26 +200,7 @@ amd.com/gpu.vram.64G=1
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, rejected := Compute(test.inv, test.opts)
-			if got := vendorLabels(got, "amd.com/", "beta.amd.com/"); got != test.want {
-				t.Errorf("got\n%swant\n%s", got, test.want)
-			}
-			if len(rejected) > 0 {
-				t.Errorf("rejected %v", rejected)
-			}
-			for key, value := range got {
-				if err := documented(key, value); err != nil {
-					t.Error(err)
-				}
-			}
-			reversed := *test.inv
-			reversed.GPUs = nil
-			for _, g := range test.inv.GPUs {
-				reversed.GPUs = append([]discover.GPU{g}, reversed.GPUs...)
-			}
-			if again, _ := Compute(&reversed, test.opts); !maps.Equal(got, again) {
-				t.Errorf("the GPUs' order matters: %v", again)
-			}
+			checkWhole(t, test.inv, test.opts, test.want, "amd.com/", "beta.amd.com/")
 		})
 	}
 }

@@ -62,12 +62,7 @@ func TestCases(t *testing.T) {
 		return inv
 	}
 
-	tests := []struct {
-		name string
-		inv  *discover.Inventory
-		opts Options
-		want string
-	}{
+	tests := []ruleTest{
 		{"U01 parentheses in the product", machine(host(class(gpu(0, "NVIDIA TITAN X (Pascal)", 12288, 6, 1), 0x030000)), "HP Z820 Workstation"), Options{}, `
 			gpu.product=NVIDIA-TITAN-X-Pascal
 			gpu.count=1
@@ -344,15 +339,7 @@ func TestCases(t *testing.T) {
 			.../mig.gpus=0
 			.../mig.devices=0`},
 	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, rejected := Compute(test.inv, test.opts)
-			check(t, got, test.want)
-			if len(rejected) > 0 {
-				t.Errorf("rejected %v", rejected)
-			}
-		})
-	}
+	runRules(t, tests)
 }
 
 // TestWhole compares all labels of one host.

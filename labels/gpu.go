@@ -11,9 +11,9 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover"
 )
 
-// extraPrefix is that of our own labels. NFD lets sub-namespaces of its own
-// through.
-const extraPrefix = "gpu.feature.node.kubernetes.io/"
+// ExtraPrefix is that of our own labels, which Options.OmitExtra leaves out. NFD
+// lets sub-namespaces of its own through.
+const ExtraPrefix = "gpu.feature.node.kubernetes.io/"
 
 // gpuLabels gives our own labels, which hold for GPUs of any vendor.
 func gpuLabels(s Set, inv *discover.Inventory) {
@@ -39,7 +39,7 @@ func gpuLabels(s Set, inv *discover.Inventory) {
 		}
 	}
 	if state := inv.State(); state != "" {
-		s[extraPrefix+"state"] = string(state)
+		s[ExtraPrefix+"state"] = string(state)
 	}
 	s.count("count", len(usable))
 	s.count("count.pci", onBus)
@@ -52,7 +52,7 @@ func gpuLabels(s Set, inv *discover.Inventory) {
 		return
 	}
 	if same, known := homogeneous(usable); known {
-		s[extraPrefix+"homogeneous"] = strconv.FormatBool(same)
+		s[ExtraPrefix+"homogeneous"] = strconv.FormatBool(same)
 	}
 	modelLabels(s, usable)
 	memoryLabels(s, usable)
@@ -65,7 +65,7 @@ func gpuLabels(s Set, inv *discover.Inventory) {
 // state says why.
 func (s Set) count(name string, n int) {
 	if n > 0 {
-		s[extraPrefix+name] = strconv.Itoa(n)
+		s[ExtraPrefix+name] = strconv.Itoa(n)
 	}
 }
 
@@ -179,7 +179,7 @@ func memoryLabels(s Set, gpus []*discover.GPU) {
 		}
 	}
 	if kind != "" {
-		s[extraPrefix+"memory.type"] = kind
+		s[ExtraPrefix+"memory.type"] = kind
 	}
 
 	var least, most, total uint64
@@ -199,9 +199,9 @@ func memoryLabels(s Set, gpus []*discover.GPU) {
 	if total == 0 {
 		return
 	}
-	s[extraPrefix+"memory.min"] = strconv.FormatUint(least, 10)
-	s[extraPrefix+"memory.max"] = strconv.FormatUint(most, 10)
-	s[extraPrefix+"memory.total"] = strconv.FormatUint(total, 10)
+	s[ExtraPrefix+"memory.min"] = strconv.FormatUint(least, 10)
+	s[ExtraPrefix+"memory.max"] = strconv.FormatUint(most, 10)
+	s[ExtraPrefix+"memory.total"] = strconv.FormatUint(total, 10)
 }
 
 func memoryType(g *discover.GPU) string {
@@ -242,12 +242,12 @@ func migStateLabels(s Set, gpus []*discover.GPU) {
 	case len(modes) > 1:
 		state = "mixed"
 	}
-	s[extraPrefix+"mig.state"] = string(state)
+	s[ExtraPrefix+"mig.state"] = string(state)
 	if !modeUnknown {
-		s[extraPrefix+"mig.gpus"] = strconv.Itoa(enabled)
+		s[ExtraPrefix+"mig.gpus"] = strconv.Itoa(enabled)
 	}
 	if state != migUnknown {
-		s[extraPrefix+"mig.devices"] = strconv.Itoa(devices)
+		s[ExtraPrefix+"mig.devices"] = strconv.Itoa(devices)
 	}
 }
 
@@ -272,15 +272,15 @@ func nvlinkLabels(s Set, gpus []*discover.GPU) {
 	case linked == 0:
 		return
 	case linked == pairs:
-		s[extraPrefix+"nvlink"] = "all"
+		s[ExtraPrefix+"nvlink"] = "all"
 	case unknown:
 		return
 	default:
-		s[extraPrefix+"nvlink"] = "some"
+		s[ExtraPrefix+"nvlink"] = "some"
 	}
 	if versions = slices.Compact(versions); len(versions) == 1 {
 		if version := sanitise(versions[0]); version != "" {
-			s[extraPrefix+"nvlink.version"] = version
+			s[ExtraPrefix+"nvlink.version"] = version
 		}
 	}
 }

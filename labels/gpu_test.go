@@ -131,7 +131,7 @@ func FuzzSlug(f *testing.F) {
 		if got != strings.ToLower(got) || strings.Contains(got, "_") {
 			t.Errorf("slug(%q) = %q, want [a-z0-9.-]", name, got)
 		}
-		if reason := checkKey(extraPrefix + "model." + got + ".count"); reason != "" {
+		if reason := checkKey(ExtraPrefix + "model." + got + ".count"); reason != "" {
 			t.Errorf("slug(%q) = %q: %s", name, got, reason)
 		}
 	})

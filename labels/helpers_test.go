@@ -128,7 +128,7 @@ func check(t *testing.T, got Set, want string) {
 	full := func(key string) string {
 		switch {
 		case strings.HasPrefix(key, ".../"):
-			return extraPrefix + key[len(".../"):]
+			return ExtraPrefix + key[len(".../"):]
 		case strings.HasPrefix(key, "pci-"):
 			return nfdPrefix + key
 		}
@@ -157,6 +157,43 @@ func check(t *testing.T, got Set, want string) {
 		} else if v != value {
 			t.Errorf("got %s=%s, want %s", full(key), v, value)
 		}
+	}
+}
+
+// vendorLabels are the labels of some prefixes, a line each.
+func vendorLabels(s Set, prefixes ...string) string {
+	picked := Set{}
+	for key, value := range s {
+		for _, prefix := range prefixes {
+			if strings.HasPrefix(key, prefix) {
+				picked[key] = value
+			}
+		}
+	}
+	return text(picked)
+}
+
+// checkWhole compares all labels of a vendor. None is rejected, all are
+// documented, and the GPUs' order makes no difference.
+func checkWhole(t *testing.T, inv *discover.Inventory, opts Options, want string, prefixes ...string) {
+	t.Helper()
+	set, rejected := Compute(inv, opts)
+	if got := vendorLabels(set, prefixes...); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if len(rejected) > 0 {
+		t.Errorf("rejected %v", rejected)
+	}
+	for key, value := range set {
+		if err := documented(key, value); err != nil {
+			t.Error(err)
+		}
+	}
+	reversed := *inv
+	reversed.GPUs = slices.Clone(inv.GPUs)
+	slices.Reverse(reversed.GPUs)
+	if again, _ := Compute(&reversed, opts); !maps.Equal(set, again) {
+		t.Errorf("the GPUs' order matters: %v", again)
 	}
 }
 

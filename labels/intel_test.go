@@ -95,18 +95,7 @@ intel.feature.node.kubernetes.io/gpu=true
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, rejected := Compute(test.inv, test.opts)
-			if got := vendorLabels(got, "gpu.intel.com/", "intel.feature"); got != test.want {
-				t.Errorf("got\n%swant\n%s", got, test.want)
-			}
-			if len(rejected) > 0 {
-				t.Errorf("rejected %v", rejected)
-			}
-			for key, value := range got {
-				if err := documented(key, value); err != nil {
-					t.Error(err)
-				}
-			}
+			checkWhole(t, test.inv, test.opts, test.want, "gpu.intel.com/", "intel.feature")
 		})
 	}
 }

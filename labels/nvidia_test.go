@@ -293,7 +293,7 @@ func TestOmit(t *testing.T) {
 		want []string
 	}{
 		{Options{OmitExtra: true}, []string{nfdPrefix, nvidiaPrefix}},
-		{Options{OmitPCI: true}, []string{extraPrefix, nvidiaPrefix}},
+		{Options{OmitPCI: true}, []string{ExtraPrefix, nvidiaPrefix}},
 		{Options{OmitExtra: true, OmitPCI: true}, []string{nvidiaPrefix}},
 	} {
 		want := Set{}

@@ -206,8 +206,8 @@ func TestFailedGPUOnlyCounts(t *testing.T) {
 		more.GPUs = append(slices.Clone(inv.GPUs), failed(gpu(25, "Tesla T4", 15109, 7, 5)))
 		got, _ := Compute(&more, opts)
 		for _, key := range []string{"count.pci", "count.failed", "state"} {
-			delete(want, extraPrefix+key)
-			delete(got, extraPrefix+key)
+			delete(want, ExtraPrefix+key)
+			delete(got, ExtraPrefix+key)
 		}
 		if !maps.Equal(got, want) {
 			t.Errorf("got\n%swant\n%s", text(got), text(want))

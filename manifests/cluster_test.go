@@ -32,11 +32,7 @@ handler: nvidia
 func TestCluster(t *testing.T) {
 	c := cluster.Start(t)
 	c.Apply(runtimeClass)
-	crd, err := os.ReadFile("../testdata/cluster/nodefeature-crd.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Apply(string(crd))
+	c.ApplyNodeFeatures()
 	c.Kubectl("create", "namespace", "gpu-operator")
 	c.Kubectl("create", "namespace", "gpu-labeller")
 	for _, name := range []string{"node-a", "node-b"} {
@@ -64,6 +60,7 @@ func TestCluster(t *testing.T) {
 	t.Run("direct", func(t *testing.T) { ownNode(t, c) })
 	t.Run("cleanup", func(t *testing.T) { cleanup(t, c) })
 	t.Run("taint", func(t *testing.T) { ownTaint(t, c) })
+	t.Run("notes", func(t *testing.T) { notes(t, c) })
 	t.Run("nodefeature", func(t *testing.T) { ownNodeFeature(t, c) })
 }
 
@@ -231,7 +228,9 @@ func cleanup(t *testing.T, c *cluster.Cluster) {
 		{name: "add", path: "/api/v1/nodes/node-b", body: `{"metadata":{"labels":{"nvidia.com/gpu.count":"8"}}}`, says: "labels may be removed only"},
 		{name: "foreign", path: ownNodePath, body: `{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`, says: "may not be removed: kubernetes.io/hostname"},
 		{name: "annotation", path: ownNodePath, body: `{"metadata":{"annotations":{"x":"y"}}}`, says: "annotations may not be changed"},
-		{name: "taint", path: ownNodePath, body: `{"spec":{"taints":[{"key":"x","effect":"NoSchedule"}]}}`, says: "taints included"},
+		{name: "taint", path: ownNodePath, body: `{"spec":{"taints":[{"key":"x","effect":"NoSchedule"}]}}`, says: "of taints, only nvidia.com/gpu=present:NoSchedule may be changed"},
+		{name: "taint of --taint", path: ownNodePath, body: `{"spec":{"taints":[{"key":"nvidia.com/gpu","value":"present","effect":"NoSchedule"}]}}`, says: "taints may be removed only"},
+		{name: "cordon", path: ownNodePath, body: `{"spec":{"unschedulable":true}}`, says: "may not be changed: unschedulable"},
 		{name: "delete", method: http.MethodDelete, path: ownNodePath, says: "cannot delete resource"},
 	} {
 		t.Run(r.name, func(t *testing.T) { r.check(t, c.ConfigWithToken(token)) })
@@ -318,6 +317,53 @@ func ownTaint(t *testing.T, c *cluster.Cluster) {
 	}
 	wantTaints("example.com/a example.com/b")
 	request{path: ownNodePath, body: taints()}.check(t, c.Config())
+}
+
+// notes are what Helm says of a cluster, and of what was installed before.
+func notes(t *testing.T, c *cluster.Cluster) {
+	c.Kubectl("create", "namespace", "notes")
+	helm := func(args ...string) string {
+		t.Helper()
+		out := tool(t, "helm", append(args, "--namespace=notes", "--kubeconfig", c.Kubeconfig())...)
+		return out
+	}
+	says := func(out string, yes bool, want string) {
+		t.Helper()
+		if strings.Contains(out, want) != yes {
+			t.Errorf("want %q: %v, in\n%s", want, yes, out)
+		}
+	}
+	const chart = "chart/gpu-labeller"
+	out := helm("install", "n", chart, "--dry-run=server", "--set", "nvml.runtimeClassName=other,nodeSelector.gpu=yes")
+	says(out, true, `NO POD WILL START: the cluster has no RuntimeClass "other"`)
+	says(out, true, "runs on the nodes with gpu=yes and publishes")
+	out = helm("install", "n", chart, "--set", "taint.enabled=true,sinks={node,feature-file}")
+	says(out, false, "NO POD WILL START")
+	says(out, true, "runs on every node and publishes")
+	says(out, false, "STAY")
+	out = helm("upgrade", "n", chart, "--dry-run=server", "--set", "sinks={node-feature}")
+	says(out, true, "THE TAINT nvidia.com/gpu=present:NoSchedule STAYS")
+	says(out, true, "LABELS STAY that agents published to node until now")
+	says(out, true, "gpu-labeller cleanup --all-nodes --sink=node\n")
+	says(out, true, "gpu-labeller cleanup --sink=feature-file\n")
+	out = helm("upgrade", "n", chart, "--dry-run=server", "--set", "taint.enabled=true,sinks={node,feature-file}")
+	says(out, false, "STAY")
+
+	// No kubelet runs, so the clean-up never ends. No Job stays that has lost its rights.
+	_, err := tryTool("helm", "uninstall", "n", "--timeout=10s", "--namespace=notes", "--kubeconfig", c.Kubeconfig())
+	if err == nil {
+		t.Error("the clean-up can not have succeeded")
+	}
+	const all = "jobs,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
+	var left string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		if left = c.Kubectl("get", all, "-n", "notes", "-l", "app.kubernetes.io/instance=n", "-o", "name"); left == "" {
+			break
+		}
+	}
+	if left != "" {
+		t.Errorf("after %v there are still\n%s", err, left)
+	}
 }
 
 func ownNodeFeature(t *testing.T, c *cluster.Cluster) {

@@ -134,7 +134,7 @@ func TestOverlays(t *testing.T) {
 // TestSchema gives the chart values that its schema refuses.
 func TestSchema(t *testing.T) {
 	for _, set := range []string{
-		"sinks={file}", "sinks={}", "sink=node", "nvml.access=cdi", "nvml.driverRoot.path=run",
+		"sinks={file}", "sink=node", "nvml.access=cdi", "nvml.driverRoot.path=run",
 		"image.digest=latest", "migStrategy=all", "policy.enabled=false", "host.sys=sys",
 		"taint.effect=Evict", "taint.value=a b", "taint.key=node.kubernetes.io/not-ready", "taint.on=true",
 	} {
@@ -145,11 +145,76 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestTaintNeedsTheNode: NFD sets taints by rules of its own.
-func TestTaintNeedsTheNode(t *testing.T) {
-	_, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", "taint.enabled=true,sinks={node-feature}")
-	if err == nil || !strings.Contains(err.Error(), "taint.enabled needs sink node") {
-		t.Errorf("want a refusal, got %v", err)
+// TestRefusals gives the chart values that do not go together.
+func TestRefusals(t *testing.T) {
+	for set, want := range map[string]string{
+		// NFD sets taints by rules of its own.
+		"taint.enabled=true,sinks={node-feature}": "taint.enabled needs sink node",
+		"featureFile.expiry=24h":                  "featureFile.expiry is about sink feature-file",
+		"config.key=x.yaml":                       "name it with config.configMap",
+		"config.intelNamesKey=x.yaml":             "name it with config.configMap",
+		"config.configMap=c,config.key=":          "mounted for nothing",
+		"extraArgs={--listen=off}":                "the probes and the PodMonitor ask port 8080",
+		"extraArgs={--poll=1s,--listen,:9090}":    "the probes and the PodMonitor ask port 8080",
+		"extraArgs={--sink=node-feature}":         "--sink is the value sinks",
+		"extraArgs={--taint}":                     "--taint is the value taint.enabled",
+	} {
+		_, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", set)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--set %s: want a refusal, %s; got %v", set, want, err)
+		}
+	}
+	if _, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set-json", "sinks=[]"); err == nil || !strings.Contains(err.Error(), "sinks is empty: name where labels are published") {
+		t.Errorf("no sinks: want a refusal, got %v", err)
+	}
+	// --set gives a list of an empty text.
+	if _, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", "sinks={}"); err == nil || !strings.Contains(err.Error(), "value must be one of 'node', 'node-feature', 'feature-file'") {
+		t.Errorf("sinks={}: want a refusal, got %v", err)
+	}
+}
+
+// TestOlderClusters: without policies, only where nobody has rights, or the user
+// says so.
+func TestOlderClusters(t *testing.T) {
+	old := func(set string) (string, error) {
+		return tryTool("helm", "template", "x", "chart/gpu-labeller", "--kube-version=1.29.3-gke.100", "--set", set)
+	}
+	for _, set := range []string{"sinks={node}", "sinks={node-feature}"} {
+		if _, err := old(set); err == nil || !strings.Contains(err.Error(), "set policy.create=false, with which every agent's token can change every Node") {
+			t.Errorf("%s: want a refusal, got %v", set, err)
+		}
+	}
+	for _, set := range []string{"sinks={feature-file}", "policy.create=false"} {
+		if out, err := old(set); err != nil || strings.Contains(out, "kind: ValidatingAdmissionPolicy") {
+			t.Errorf("%s: %v\n%s", set, err, out)
+		}
+	}
+	if out, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--kube-version=1.30.0-eks-1"); err != nil || !strings.Contains(out, "kind: ValidatingAdmissionPolicy") {
+		t.Errorf("1.30: %v\n%s", err, out)
+	}
+}
+
+// TestCleanupJob: it looks everywhere, whatever the values are now, and its rights
+// go no earlier than the Job.
+func TestCleanupJob(t *testing.T) {
+	for set, want := range map[string]string{
+		"sinks={feature-file}": "--own-taint=nvidia.com/gpu=present:NoSchedule\n",
+		"sinks={node-feature},taint.key=example.com/gpu,taint.value=": "--own-taint=example.com/gpu:NoSchedule\n",
+		"taint.enabled=true": "--taint=nvidia.com/gpu=present:NoSchedule\n            - --own-taint=\n",
+	} {
+		out := tool(t, "helm", "template", "x", "chart/gpu-labeller", "--set", set, "--show-only", "templates/cleanup.yaml")
+		if !strings.Contains(out, want) || !strings.Contains(out, "--sink=node,node-feature\n") {
+			t.Errorf("%s: want %s in\n%s", set, want, out)
+		}
+		if !strings.Contains(out, "activeDeadlineSeconds: 240\n") {
+			t.Errorf("%s: Helm waits 5 minutes, and the Job should take less", set)
+		}
+		for _, d := range documents(out) {
+			job := strings.Contains(d.text, "\nkind: Job\n")
+			if failed := strings.Contains(d.text, "hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed\n"); failed != job {
+				t.Errorf("%s: when the Job fails, it goes: %v, %s", set, failed, d.id(t))
+			}
+		}
 	}
 }
 

@@ -2,8 +2,10 @@ package publish
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -93,7 +95,13 @@ func refused(err error, verb, resource string) error {
 		return &ForbiddenError{Verb: verb, Resource: resource, Err: err}
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%s: the API server does not accept our token: %w", verb, err)
-	default:
-		return fmt.Errorf("%s: %w", verb, err)
 	}
+	var network *url.Error
+	if errors.As(err, &network) && !network.Timeout() && !errors.Is(err, context.Canceled) {
+		// The cause first, and neither method nor path, which is long.
+		if u, parseErr := url.Parse(network.URL); parseErr == nil {
+			return fmt.Errorf("the API server %s cannot be reached: %w", u.Host, network.Err)
+		}
+	}
+	return fmt.Errorf("%s: %w", verb, err)
 }

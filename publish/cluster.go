@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,23 +40,23 @@ func (c *Client) Owned(ctx context.Context, manager string) ([]string, error) {
 	return names, err
 }
 
-// NodeFeatures names the Nodes for which namespace has a NodeFeature of ours,
-// under its default name. It needs the verb list on nodefeatures. A cluster
+// NodeFeatures are the NodeFeatures of ours, under their default names, in namespace;
+// in all of them if it is empty. It needs the verb list on nodefeatures. A cluster
 // without that resource has none.
-func (c *Client) NodeFeatures(ctx context.Context, namespace string) ([]string, error) {
-	var names []string
+func (c *Client) NodeFeatures(ctx context.Context, namespace string) ([]*NodeFeature, error) {
+	var all []*NodeFeature
 	err := c.list(ctx, nodeFeatures, func() *rest.Request {
 		return c.nfd.Get().Namespace(namespace).Resource("nodefeatures")
 	}, func(meta *metav1.ObjectMeta) {
-		node := meta.Labels[nodeNameLabel]
-		if n := (&NodeFeature{NodeName: node}); node != "" && meta.Name == n.objectName() {
-			names = append(names, node)
+		n := &NodeFeature{Client: c, Namespace: meta.Namespace, NodeName: meta.Labels[nodeNameLabel]}
+		if n.NodeName != "" && meta.Name == n.objectName() {
+			all = append(all, n)
 		}
 	})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	return names, err
+	return all, err
 }
 
 // list calls each with the metadata of every object that get lists, in pages.
@@ -114,7 +115,7 @@ func (c *Client) Event(ctx context.Context, node, reason, message string) error 
 		// kubectl describe look for it.
 		"involvedObject": map[string]any{"kind": "Node", "name": node, "uid": node, "apiVersion": "v1"},
 		"reason":         reason,
-		"message":        message[:min(len(message), 1024)],
+		"message":        strings.ToValidUTF8(message[:min(len(message), 1024)], ""),
 		"type":           "Warning",
 		"source":         map[string]any{"component": FieldManager, "host": node},
 		"firstTimestamp": metav1.NewTime(now),

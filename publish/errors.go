@@ -30,7 +30,7 @@ var (
 
 	// ErrNoNodeFeatures means that the API server does not know NodeFeature.
 	ErrNoNodeFeatures = errors.New("the cluster has no NodeFeature resource (nfd.k8s-sigs.io/v1alpha1): " +
-		"install Node Feature Discovery v0.17 or newer with its CRDs, or publish to the Node directly")
+		"install Node Feature Discovery v0.17 or newer with its CRDs")
 )
 
 // ForbiddenError means that we lack a right. It wraps the API server's answer.
@@ -52,10 +52,14 @@ func (e *ForbiddenError) Unwrap() error { return e.Err }
 type Conflict struct {
 	Key     string
 	Manager string // as in metadata.managedFields
+	Value   string // theirs; empty, too, if it is not known
 }
 
 func (c Conflict) String() string {
-	return fmt.Sprintf("%s (set by %s)", c.Key, c.Manager)
+	if c.Value == "" {
+		return fmt.Sprintf("%s (set by %s)", c.Key, c.Manager)
+	}
+	return fmt.Sprintf("%s=%s (set by %s)", c.Key, c.Value, c.Manager)
 }
 
 // ConflictError lists, sorted by key, the labels that were left alone, those that

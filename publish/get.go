@@ -3,7 +3,13 @@ package publish
 import (
 	"context"
 	"net/url"
+
+	"k8s.io/client-go/rest"
 )
+
+// Core is the way to the API group v1, for requests that this package does not
+// make. Retries are the caller's to forbid.
+func (c *Client) Core() rest.Interface { return c.core }
 
 // Get reads a path of the API server, such as
 // /apis/resource.k8s.io/v1/resourceslices, once and whole, and returns the JSON.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -22,41 +21,10 @@ import (
 // with the rights that their documentation names and no more.
 func TestCluster(t *testing.T) {
 	c := cluster.Start(t)
-	c.Apply(`
-apiVersion: v1
-kind: Namespace
-metadata: {name: gpu-labeller}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: agent, namespace: gpu-labeller}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: agent}
-rules:
-- {apiGroups: [""], resources: [nodes], verbs: [get, patch, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: agent}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: agent}
-subjects: [{kind: ServiceAccount, name: agent, namespace: gpu-labeller}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: agent, namespace: gpu-labeller}
-rules:
-- {apiGroups: [nfd.k8s-sigs.io], resources: [nodefeatures], verbs: [get, create, update]}
-- {apiGroups: [""], resources: [pods], verbs: [get]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: agent, namespace: gpu-labeller}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: agent}
-subjects: [{kind: ServiceAccount, name: agent, namespace: gpu-labeller}]
-`)
-	agent, err := NewClient(c.ConfigWithToken(c.ServiceAccountToken("gpu-labeller", "agent", "")))
+	token := c.ServiceAccount("gpu-labeller", "agent",
+		`{apiGroups: [""], resources: [nodes], verbs: [get, patch, watch]}`,
+		`{apiGroups: [nfd.k8s-sigs.io], resources: [nodefeatures], verbs: [get, create, update]}, {apiGroups: [""], resources: [pods], verbs: [get]}`)
+	agent, err := NewClient(c.ConfigWithToken(token))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +138,7 @@ func testNodeConflict(t *testing.T, b *bench) {
 	b.Kubectl("label", "node", b.node, "nvidia.com/gpu.count=9", "nvidia.com/gpu.product=Fake")
 	n := &Node{Client: b.agent, Name: b.node}
 	set := labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.family": "hopper"}
-	want := []Conflict{{"nvidia.com/gpu.count", "kubectl-label"}, {"nvidia.com/gpu.product", "kubectl-label"}}
+	want := []Conflict{{"nvidia.com/gpu.count", "kubectl-label", "9"}, {"nvidia.com/gpu.product", "kubectl-label", "Fake"}}
 	if got := conflicts(t, n.Publish(t.Context(), set)); !slices.Equal(got, want) {
 		t.Errorf("conflicts %v, want %v", got, want)
 	}
@@ -183,13 +151,13 @@ func testNodeConflict(t *testing.T, b *bench) {
 	live, err := n.read(t.Context())
 	check(t, err)
 	_, err = n.apply(t.Context(), live.UID, set)
-	if got := conflictsIn(err); !slices.Equal(sorted(got), want) {
+	if got := conflictsIn(err); !slices.Equal(sorted(got), withoutValues(want)) {
 		t.Errorf("the API server's conflicts are %v, want %v", got, want)
 	}
 	// And write leaves out what turns out to be in conflict.
 	now, err := n.write(t.Context(), live.UID, set, plan{apply: set, write: true})
 	check(t, err)
-	if !slices.Equal(now.plan.conflicts, want) || !maps.Equal(now.plan.apply, labels.Set{"nvidia.com/gpu.family": "hopper"}) {
+	if !slices.Equal(now.plan.conflicts, withoutValues(want)) || !maps.Equal(now.plan.apply, labels.Set{"nvidia.com/gpu.family": "hopper"}) {
 		t.Errorf("write left %v", now.plan)
 	}
 
@@ -200,10 +168,19 @@ func testNodeConflict(t *testing.T, b *bench) {
 	}
 	b.wantLabels(t, labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "Fake", "nvidia.com/gpu.family": "hopper"})
 	err = n.Publish(t.Context(), nil)
-	if conflict, ok := errors.AsType[*ConflictError](err); !ok || len(conflict.Conflicts) > 0 || !slices.Equal(conflict.Stale, want[1:]) {
+	if conflict, ok := errors.AsType[*ConflictError](err); !ok || len(conflict.Conflicts) > 0 || len(conflict.Stale) != 1 || conflict.Stale[0].Key != want[1].Key {
 		t.Errorf("withdrawn: error %v, want %v", err, want[1:])
 	}
 	b.wantLabels(t, labels.Set{"nvidia.com/gpu.product": "Fake"})
+}
+
+// withoutValues are conflicts as the API server tells them, without values.
+func withoutValues(all []Conflict) []Conflict {
+	all = slices.Clone(all)
+	for i := range all {
+		all[i].Value = ""
+	}
+	return all
 }
 
 func sorted(all []Conflict) []Conflict {
@@ -229,7 +206,7 @@ func testNodeTaken(t *testing.T, b *bench) {
 	b.applyAs(t, "argocd", labels.Set{"nvidia.com/a": "theirs"})
 	b.Kubectl("label", "node", b.node, "--overwrite", "nvidia.com/b=theirs")
 
-	want := []Conflict{{"nvidia.com/a", "argocd"}, {"nvidia.com/b", "kubectl-label"}}
+	want := []Conflict{{"nvidia.com/a", "argocd", "theirs"}, {"nvidia.com/b", "kubectl-label", "theirs"}}
 	for range 2 {
 		b.unwritten(t, func() {
 			if got := conflicts(t, n.Publish(t.Context(), set)); !slices.Equal(got, want) {
@@ -330,7 +307,7 @@ func testNodeRestored(t *testing.T, b *bench) {
 	restore()
 	mustPublish(t, n, full)
 	less := labels.Set{"nvidia.com/gpu.count": "8"}
-	stale := []Conflict{{"nvidia.com/gfd.timestamp", "kubectl-create"}, {"nvidia.com/gpu.product", "kubectl-create"}}
+	stale := []Conflict{{Key: "nvidia.com/gfd.timestamp", Manager: "kubectl-create"}, {Key: "nvidia.com/gpu.product", Manager: "kubectl-create"}}
 	wantStale := func(err error, want ...Conflict) {
 		t.Helper()
 		conflict, ok := errors.AsType[*ConflictError](err)
@@ -346,7 +323,7 @@ func testNodeRestored(t *testing.T, b *bench) {
 	again := &Node{Client: b.agent, Name: b.node}
 	check(t, again.PublishLabels(t.Context(), less)) // before all is known
 	wantStale(again.Publish(t.Context(), less), stale[1])
-	wantStale(again.Publish(t.Context(), nil), Conflict{"nvidia.com/gpu.count", "kubectl-create"}, stale[1])
+	wantStale(again.Publish(t.Context(), nil), Conflict{Key: "nvidia.com/gpu.count", Manager: "kubectl-create"}, stale[1])
 	if all, err := b.admin.Owned(t.Context(), ""); err != nil || !slices.Contains(all, b.node) {
 		t.Errorf("Owned gives %v, %v", all, err)
 	}
@@ -625,10 +602,7 @@ func testNodeFeature(t *testing.T, b *bench) {
 	}
 	t.Log(err)
 
-	crd, err := os.ReadFile("../testdata/cluster/nodefeature-crd.yaml")
-	check(t, err)
-	b.Apply(string(crd))
-	b.Kubectl("wait", "crd/nodefeatures.nfd.k8s-sigs.io", "--for=condition=Established", "--timeout=30s")
+	b.ApplyNodeFeatures()
 	for begin := time.Now(); err != nil && time.Since(begin) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
 		err = n.Publish(t.Context(), nil)
 	}

@@ -92,6 +92,19 @@ func nfdKeys(annotations map[string]string) map[string]bool {
 	return keys
 }
 
+// LabelManagers gives the manager of each label, by the metadata.managedFields of
+// an object. Of several who agree on a value, which only server-side apply allows,
+// the last is given.
+func LabelManagers(entries []metav1.ManagedFieldsEntry) map[string]string {
+	managers := map[string]string{}
+	for _, entry := range entries {
+		for _, key := range labelKeys(entry.FieldsV1) {
+			managers[key] = entry.Manager
+		}
+	}
+	return managers
+}
+
 func labelKeys(fields *metav1.FieldsV1) []string {
 	if fields == nil {
 		return nil

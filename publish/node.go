@@ -55,6 +55,10 @@ type Node struct {
 	// written.
 	Taint *NodeTaint
 
+	// Stray is told, by Published, of taints that we wrote last while Taint is nil:
+	// an agent before us kept one, and nobody will take it away. Nil for no one.
+	Stray func(*NodeTaints)
+
 	mu      sync.Mutex // guards what follows from Watch, which runs beside Publish
 	want    labels.Set // as last published; nil before the first Publish
 	last    outcome    // of the last Publish
@@ -190,7 +194,7 @@ func (n *Node) carryOut(ctx context.Context, live *metav1.PartialObjectMetadata,
 				if n.taken == nil {
 					n.taken = map[Conflict]bool{}
 				}
-				n.taken[Conflict{key, owner}] = true
+				n.taken[Conflict{Key: key, Manager: owner}] = true
 			}
 		}
 		if p = n.plan(answer, set); !p.write {
@@ -406,7 +410,9 @@ type plan struct {
 }
 
 func (p plan) equal(q plan) bool {
-	return p.write == q.write && maps.Equal(p.apply, q.apply) && slices.Equal(p.conflicts, q.conflicts) && slices.Equal(p.stale, q.stale)
+	// That the other one changes a value of its own is no news.
+	same := func(a, b Conflict) bool { return a.Key == b.Key && a.Manager == b.Manager }
+	return p.write == q.write && maps.Equal(p.apply, q.apply) && slices.EqualFunc(p.conflicts, q.conflicts, same) && slices.Equal(p.stale, q.stale)
 }
 
 // plan compares what is there with what is wanted.
@@ -422,11 +428,11 @@ func (n *Node) plan(live *metav1.PartialObjectMetadata, want labels.Set) plan {
 		case who.orphans[key]:
 			p.remove = append(p.remove, key)
 		case !owned:
-		case n.stale(who, key) && n.Force && !n.taken[Conflict{key, owner}]:
+		case n.stale(who, key) && n.Force && !n.taken[Conflict{Key: key, Manager: owner}]:
 			p.remove = append(p.remove, key)
 		case who.ours[key]: // the apply gives up our share
 		case n.stale(who, key), n.dropped[key] && len(want) > 0:
-			p.stale = append(p.stale, Conflict{key, owner})
+			p.stale = append(p.stale, Conflict{Key: key, Manager: owner})
 		}
 	}
 	p.write = p.write || len(p.remove) > 0
@@ -450,7 +456,7 @@ func makePlan(live *metav1.PartialObjectMetadata, want labels.Set, who owners, f
 	for key, value := range want {
 		now, exists := live.Labels[key]
 		if owner, owned := who.others[key]; owned && exists && now != value && !force {
-			p.conflicts = append(p.conflicts, Conflict{Key: key, Manager: owner})
+			p.conflicts = append(p.conflicts, Conflict{Key: key, Manager: owner, Value: now})
 			continue
 		}
 		p.apply[key] = value

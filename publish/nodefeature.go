@@ -31,6 +31,10 @@ type NodeFeature struct {
 	// Owners are the objects with which the NodeFeature goes, see PodOwners. If
 	// empty, those that the object has are left alone.
 	Owners []metav1.OwnerReference
+
+	// Instead is the end of errors that say that NFD is no way, with another one:
+	// "; or write a file". Empty for none.
+	Instead string
 }
 
 // nodeNameLabel is where NFD looks for the Node's name. An object without it is
@@ -74,8 +78,8 @@ func (n *NodeFeature) Publish(ctx context.Context, set labels.Set) error {
 
 func (n *NodeFeature) publish(ctx context.Context, set labels.Set) error {
 	if len(n.NodeName) > validation.LabelValueMaxLength {
-		return fmt.Errorf("the node's name %q has %d characters, and NFD serves no Node with more than %d by this API; publish to the Node directly",
-			n.NodeName, len(n.NodeName), validation.LabelValueMaxLength)
+		return fmt.Errorf("the node's name %q has %d characters, and NFD serves no Node with more than %d by this API%s",
+			n.NodeName, len(n.NodeName), validation.LabelValueMaxLength, n.Instead)
 	}
 	for try := 1; ; try++ {
 		err := n.publishOnce(ctx, set)
@@ -191,7 +195,7 @@ func (n *NodeFeature) read(ctx context.Context) (*nodeFeature, error) {
 		n.Client.nfd.Get().Namespace(n.Namespace).Resource("nodefeatures").Name(n.objectName()))
 	if apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
 		// 404 page not found, in plain text: the path itself is unknown.
-		return nil, ErrNoNodeFeatures
+		return nil, fmt.Errorf("%w%s", ErrNoNodeFeatures, n.Instead)
 	}
 	if err != nil {
 		return nil, err

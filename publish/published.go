@@ -67,6 +67,11 @@ func (n *Node) Published(ctx context.Context) (labels.Set, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.seen = reading{live, time.Now()}
+	if n.Stray != nil && n.Taint == nil && wroteTaints(&live.ObjectMeta, n.manager()) {
+		if stray, err := n.Client.NodeTaints(ctx, n.Name); err == nil && len(stray.Taints) > 0 {
+			n.Stray(stray)
+		}
+	}
 	who := labelOwners(&live.ObjectMeta, n.manager())
 	set := labels.Set{}
 	for key, value := range live.Labels {

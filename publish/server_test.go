@@ -286,7 +286,7 @@ func TestNodeConflictOvertaken(t *testing.T) {
 	)
 	n := &Node{Client: client, Name: "a"}
 	got := conflicts(t, n.Publish(t.Context(), set))
-	if want := []Conflict{{"n/a", "z"}, {"n/b", `x "y"`}}; !slices.Equal(got, want) {
+	if want := []Conflict{{"n/a", "z", ""}, {"n/b", `x "y"`, ""}}; !slices.Equal(got, want) {
 		t.Errorf("conflicts %v, want %v", got, want)
 	}
 	_, sent := s.requests()
@@ -408,14 +408,16 @@ func TestNodeFeatureAnswers(t *testing.T) {
 			f, ok := errors.AsType[*ForbiddenError](err)
 			return ok && f.Verb == "create" && f.Resource == "nodefeatures.nfd.k8s-sigs.io"
 		}},
-		"no CRD":     {eight, []answer{{code: 404, body: "404 page not found\n"}}, "GET", func(err error) bool { return errors.Is(err, ErrNoNodeFeatures) }},
+		"no CRD": {eight, []answer{{code: 404, body: "404 page not found\n"}}, "GET", func(err error) bool {
+			return errors.Is(err, ErrNoNodeFeatures) && strings.HasSuffix(err.Error(), "with its CRDs; or elsewhere")
+		}},
 		"a web page": {eight, []answer{{code: 200, body: "<html>"}}, "GET", func(err error) bool { return strings.Contains(err.Error(), "answer") }},
 		"busy":       {eight, []answer{{code: 429, body: "later", header: "Retry-After: 5"}}, "GET", func(err error) bool { return RetryAfter(err) == 5*time.Second }},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s, client := serve(t, test.answers...)
-			n := &NodeFeature{Client: client, Namespace: "ns", NodeName: "a"}
+			n := &NodeFeature{Client: client, Namespace: "ns", NodeName: "a", Instead: "; or elsewhere"}
 			err := n.Publish(t.Context(), test.set)
 			if (err != nil) != (test.is != nil) || err != nil && !test.is(err) {
 				t.Errorf("error %v", err)
@@ -441,5 +443,18 @@ func TestDaemonSets(t *testing.T) {
 	})
 	if len(got) != 1 || got[0] != (metav1.OwnerReference{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agent", UID: "7"}) {
 		t.Errorf("owners are %v", got)
+	}
+}
+
+// TestEventLength: a message is cut between characters, since half of one would
+// become three bytes.
+func TestEventLength(t *testing.T) {
+	s, client := serve(t, answer{code: http.StatusCreated, body: "{}"})
+	check(t, client.Event(t.Context(), "a", "Reason", strings.Repeat("x", 1023)+"…"))
+	_, sent := s.requests()
+	var event struct{ Message string }
+	check(t, json.Unmarshal([]byte(sent[0]), &event))
+	if want := strings.Repeat("x", 1023); event.Message != want {
+		t.Errorf("%d bytes, ending in %q", len(event.Message), event.Message[1020:])
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -157,6 +158,94 @@ func (t Taint) plan(all []json.RawMessage, want bool) (taintPlan, error) {
 	return p, nil
 }
 
+// NodeTaints are the taints of a Node, and whether we, or an agent before us, wrote
+// them last, see Client.Tainted.
+type NodeTaints struct {
+	Node   string
+	Taints []Taint
+	Ours   bool
+}
+
+// Has tells whether t is among the taints.
+func (n *NodeTaints) Has(t Taint) bool { return slices.Contains(n.Taints, t) }
+
+func (t *taintedNode) taints() (*NodeTaints, error) {
+	n := &NodeTaints{Node: t.Name, Ours: wroteTaints(&t.ObjectMeta, FieldManager)}
+	for _, raw := range t.Spec.Taints {
+		var taint Taint
+		if err := json.Unmarshal(raw, &taint); err != nil {
+			return nil, fmt.Errorf("the API server's answer: taints: %w", err)
+		}
+		n.Taints = append(n.Taints, taint)
+	}
+	return n, nil
+}
+
+// NodeTaints reads the taints of one Node. It needs the verb get on nodes. The error
+// is ErrNoNode when there is no such Node.
+func (c *Client) NodeTaints(ctx context.Context, name string) (*NodeTaints, error) {
+	live, err := (&Node{Client: c, Name: name}).readTaints(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("Node %q: %w", name, err)
+	}
+	return live.taints()
+}
+
+// Tainted are the Nodes that have the taint, with labels of ours or without. It needs
+// the verb list on nodes.
+//
+// Ours is no more than a hint: it is false, too, where somebody else wrote any taint
+// after us, as the node lifecycle controller does for a node that is not ready.
+func (c *Client) Tainted(ctx context.Context, taint Taint) ([]*NodeTaints, error) {
+	var all []*NodeTaints
+	for more := ""; ; {
+		// Whole Nodes, with the images that they have: fewer at a time.
+		body, err := c.do(ctx, "list", "nodes", c.core.Get().Resource("nodes").
+			Param("limit", "100").Param("continue", more).SetHeader("Accept", "application/json"))
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			metav1.ListMeta `json:"metadata"`
+			Items           []taintedNode `json:"items"`
+		}
+		if err := json.Unmarshal(body, &page); err != nil {
+			return nil, fmt.Errorf("the API server's answer: %w", err)
+		}
+		for i := range page.Items {
+			n, err := page.Items[i].taints()
+			if err != nil {
+				return nil, err
+			}
+			if n.Has(taint) {
+				all = append(all, n)
+			}
+		}
+		if more = page.Continue; more == "" {
+			return all, nil
+		}
+	}
+}
+
+// wroteTaints tells whether manager owns spec.taints: it wrote them last.
+func wroteTaints(meta *metav1.ObjectMeta, manager string) bool {
+	for _, entry := range meta.ManagedFields {
+		if entry.Manager == manager && ownsTaints(entry.FieldsV1) {
+			return true
+		}
+	}
+	return false
+}
+
+func ownsTaints(fields *metav1.FieldsV1) bool {
+	var set struct {
+		Spec struct {
+			Taints json.RawMessage `json:"f:taints"`
+		} `json:"f:spec"`
+	}
+	return fields != nil && json.Unmarshal(fields.GetRawBytes(), &set) == nil && set.Spec.Taints != nil
+}
+
 func (n *Node) readTaints(ctx context.Context) (*taintedNode, error) {
 	body, err := n.Client.do(ctx, "get", "nodes",
 		n.Client.core.Get().Resource("nodes").Name(n.Name).SetHeader("Accept", "application/json"))
@@ -230,12 +319,7 @@ func taintWriters(meta *metav1.ObjectMeta) (writers string, last bool) {
 		if newest.Before(entry.Time) {
 			newest = *entry.Time
 		}
-		var set struct {
-			Spec struct {
-				Taints json.RawMessage `json:"f:taints"`
-			} `json:"f:spec"`
-		}
-		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &set) != nil || set.Spec.Taints == nil {
+		if !ownsTaints(entry.FieldsV1) {
 			continue
 		}
 		writers += fmt.Sprintf("%q %s %v\n", entry.Manager, entry.Operation, entry.Time.Unix())

@@ -59,7 +59,7 @@ func (f *sinkFlags) register(cmd *cobra.Command) {
 	fs.DurationVar(&f.featureExpiry, "feature-file-expiry", 0, "NFD drops the file's labels when they have not been renewed for so long; 0 for never")
 	fs.StringVar(&f.nodeFeature, "node-feature-name", "", "name of the NodeFeature object (default gpu-labeller-features-for-NODE)")
 	fs.BoolVar(&f.forceConflicts, "force-conflicts", false, "take labels away from other field managers (sink node)")
-	fs.StringVar(&f.taint, "taint", "", "keep this taint on the Node while it has usable GPUs, and no longer; KEY=VALUE:EFFECT, "+defaultTaint+" without a value (sink node)")
+	fs.StringVar(&f.taint, "taint", "", "keep this taint on the Node while it has usable GPUs (under nvidia.com, amd.com or intel.com: of that vendor), and no longer; `KEY=VALUE:EFFECT`, "+defaultTaint+" without a value (sink node)")
 	fs.Lookup("taint").NoOptDefVal = defaultTaint
 	// What the environment says is not what --help should show.
 	for _, name := range []string{"node-name", "kubeconfig", "namespace", "pod-name"} {
@@ -82,6 +82,11 @@ type sinks struct {
 // nfd tells whether Node Feature Discovery, not we, labels the Node.
 func (s *sinks) nfd() bool { return !slices.Contains(s.names, sinkNode) }
 
+// writesCluster tells whether labels of a Node are written by way of the API server.
+func (s *sinks) writesCluster() bool {
+	return slices.Contains(s.names, sinkNode) || slices.Contains(s.names, sinkNodeFeature)
+}
+
 // open makes the sinks. It asks the API server only where the flags leave open
 // which sinks there are, and for the DaemonSet.
 func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) {
@@ -96,6 +101,9 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 	}
 	if len(s.names) == 0 || slices.Contains(s.names, sinkNode) || slices.Contains(s.names, sinkNodeFeature) {
 		config, err := restConfig(f.kubeconfig)
+		if errors.Is(err, errNoCluster) {
+			err = cli.Exit(exitUsage, fmt.Errorf("%w; or write a feature file with --sink=feature-file; or print the labels with --print", errNoCluster))
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -125,20 +133,19 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 			if f.nodeName == "" {
 				return nil, cli.Exit(exitUsage, fmt.Errorf("--sink=%s needs the Node's name: give --node-name, or set NODE_NAME from the pod's spec.nodeName", name))
 			}
-		default:
-			return nil, cli.Exit(exitUsage, fmt.Errorf("--sink %q: want one of %s, %s, %s", name, sinkNode, sinkFeatureFile, sinkNodeFeature))
 		}
 		if name == sinkNode {
 			taint, err := f.nodeTaint(log)
 			if err != nil {
 				return nil, err
 			}
-			s.all = append(s.all, &publish.Node{Client: s.client, Name: f.nodeName, Force: f.forceConflicts, Taint: taint})
+			s.all = append(s.all, &publish.Node{Client: s.client, Name: f.nodeName, Force: f.forceConflicts, Taint: taint, Stray: f.strayTaint(log)})
 			continue
 		}
 		object := &publish.NodeFeature{
 			Client: s.client, NodeName: f.nodeName, ObjectName: f.nodeFeature,
 			Namespace: cmp.Or(f.namespace, podNamespace()),
+			Instead:   "; or publish to the Node directly, with --sink=node",
 		}
 		if object.Namespace == "" {
 			return nil, cli.Exit(exitUsage, errors.New("--sink=node-feature needs a namespace: give --namespace, or set NAMESPACE from the pod's metadata.namespace"))
@@ -224,7 +231,7 @@ func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slo
 			return sinkNode, nil
 		}
 		if wait == time.Second {
-			log.Warn("cannot tell yet whether the cluster has NodeFeature objects; trying again, --sink settles it: " + err.Error())
+			log.Warn(err.Error() + "; so it is not known yet whether the cluster has NodeFeature objects; trying again, --sink settles it")
 		}
 		select {
 		case <-ctx.Done():
@@ -278,23 +285,25 @@ var leftoverTime = 10 * time.Second
 // agentFlags are those of the agent alone.
 type agentFlags struct {
 	sinkFlags
-	interval  time.Duration
-	poll      time.Duration
-	listen    string
-	pciLabels string
-	logFormat choice
-	logLevel  choice
+	forceNodeName bool
+	interval      time.Duration
+	poll          time.Duration
+	listen        string
+	pciLabels     string
+	logFormat     cli.Choice
+	logLevel      cli.Choice
 }
 
 func (f *agentFlags) register(cmd *cobra.Command) {
-	f.logFormat = choice{value: "text", of: []string{"text", "json"}}
-	f.logLevel = choice{value: "info", of: []string{"debug", "info", "warn", "error"}}
+	f.logFormat = cli.Choice{Value: "text", Of: []string{"text", "json"}}
+	f.logLevel = cli.Choice{Value: "info", Of: []string{"debug", "info", "warn", "error"}}
 	listen := "off"
 	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		listen = ":8080"
 	}
 	fs := cmd.Flags()
 	f.sinkFlags.register(cmd)
+	fs.BoolVar(&f.forceNodeName, "force-node-name", false, "label --node-name although this host does not look like that Node; outside a pod, that is refused")
 	fs.DurationVar(&f.interval, "interval", agent.DefaultInterval, "time between two scans of a host that does not change, at most a minute for ten minutes after a change")
 	fs.DurationVar(&f.poll, "poll", agent.DefaultPoll, "time between two looks at whether it changed; NVML is not asked for that")
 	fs.StringVar(&f.listen, "listen", listen, "address of /healthz, /readyz and /metrics, or off")
@@ -320,6 +329,16 @@ func (f *agentFlags) check() error {
 	if f.featureExpiry != 0 && f.featureExpiry < leastExpiry {
 		return cli.Exit(exitUsage, fmt.Errorf("--feature-file-expiry %v: want %v or more, or the labels come and go; 0 for never", f.featureExpiry, leastExpiry))
 	}
+	for _, name := range f.sinks {
+		if !slices.Contains([]string{sinkNode, sinkFeatureFile, sinkNodeFeature}, name) {
+			return cli.Exit(exitUsage, fmt.Errorf("--sink %q: want one of %s, %s, %s", name, sinkNode, sinkFeatureFile, sinkNodeFeature))
+		}
+	}
+	if f.listen != "off" && f.listen != "" {
+		if _, _, err := net.SplitHostPort(f.listen); err != nil {
+			return cli.Exit(exitUsage, fmt.Errorf("--listen %q: want an address with a port, for instance :8080, or off", f.listen))
+		}
+	}
 	switch f.pciLabels {
 	case "", "true", "false":
 	default:
@@ -328,11 +347,25 @@ func (f *agentFlags) check() error {
 	return f.checkTaint(f.sinks)
 }
 
+// omitPCI tells whether the pci- labels are left out: NFD, where it labels the Node,
+// has them already.
+func (f *agentFlags) omitPCI(sinks []string) bool {
+	if f.pciLabels == "" {
+		return len(sinks) > 0 && !slices.Contains(sinks, sinkNode)
+	}
+	return f.pciLabels == "false"
+}
+
 func (f *agentFlags) logger() *slog.Logger {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(f.logLevel.value)) // one of its words
-	options := &slog.HandlerOptions{Level: level}
-	if f.logFormat.value == "json" {
+	_ = level.UnmarshalText([]byte(f.logLevel.Value)) // one of its words
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String()) // in JSON too, not nanoseconds
+		}
+		return a
+	}}
+	if f.logFormat.Value == "json" {
 		return slog.New(slog.NewJSONHandler(os.Stderr, options))
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, options))
@@ -343,11 +376,14 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	if err := errors.Join(f.agent.check(), f.source.check()); err != nil {
 		return err
 	}
+	if cmd.Flags().Changed("output") {
+		return cli.Exit(exitUsage, errors.New("-o is the form of what --print writes: give --print, too; without it, this is the agent, which labels a Node"))
+	}
 	if f.agent.taint != "" && !f.extraLabels {
 		return cli.Exit(exitUsage, errors.New("--taint goes by the label "+countLabel+": not with --extra-labels=false"))
 	}
 	if f.hostFile != "" {
-		return cli.Exit(exitUsage, errors.New("--host replays a host with --print; the agent labels a node that is there"))
+		return cli.Exit(exitUsage, errors.New("--host replays a host with --print; for the agent, unpack it (gpu-labeller snapshot --unpack FILE DIR) and give --root DIR"))
 	}
 	footprint.Limit()
 	log := f.agent.logger()
@@ -370,12 +406,21 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	if err := f.agent.checkTaint(s.names); err != nil {
 		return err
 	}
+	if s.writesCluster() && !f.agent.forceNodeName {
+		err := checkHost(ctx, s.client, f.source.root, f.agent.nodeName, cmd.Flags().Changed("node-name"), log)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 	options := func() (labels.Options, error) {
 		opts, warnings, err := f.labelOptions(cmd.Flags().Changed, start)
 		for _, w := range warnings {
 			log.Warn(w)
 		}
-		opts.OmitPCI = f.agent.pciLabels == "false" || f.agent.pciLabels == "" && s.nfd()
+		opts.OmitPCI = f.agent.omitPCI(s.names)
 		return opts, err
 	}
 	opts, err := options()
@@ -396,6 +441,7 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		Reload:     options,
 		ConfigFile: f.configFile,
 		Sentry:     true,
+		Idle:       func() { _ = footprint.Trim() },
 		Uevents:    f.source.root == "/",
 		Logger:     log,
 		Version:    cli.Version(release),
@@ -446,9 +492,8 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 			}
 		}
 	}()
-	log.Info("labelling", "sinks", strings.Join(s.names, ","), "node", f.agent.nodeName, "interval", f.agent.interval, "version", cli.Version(release))
+	log.Info("labelling", "sinks", strings.Join(s.names, ","), "node", f.agent.nodeName, "version", config.Version)
 	a.Run(ctx)
-	log.Info("ended; the labels stay")
 	return nil
 }
 

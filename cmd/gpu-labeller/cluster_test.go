@@ -115,7 +115,7 @@ func command(t *testing.T, args ...string) *process {
 func (m *machine) agent(c *cluster.Cluster, node string, more ...string) *process {
 	m.t.Helper()
 	p := command(m.t, append([]string{
-		"--sink=node", "--node-name", node, "--kubeconfig", c.Kubeconfig(),
+		"--sink=node", "--node-name", node, "--force-node-name", "--kubeconfig", c.Kubeconfig(),
 		"--root", m.root, "--driver-root", m.driver, "--poll=500ms", "--interval=30s",
 	}, more...)...)
 	if err := p.cmd.Start(); err != nil {
@@ -147,6 +147,23 @@ func getNode(c *cluster.Cluster, name string) (n node, err error) {
 		return n, err
 	}
 	return n, json.Unmarshal([]byte(text), &n)
+}
+
+// unwritten fails the test when the node is written while f runs.
+func unwritten(t *testing.T, c *cluster.Cluster, name string, f func()) {
+	t.Helper()
+	before, err := getNode(c, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f()
+	after, err := getNode(c, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Metadata.ResourceVersion != after.Metadata.ResourceVersion {
+		t.Errorf("%s was written, from version %s to %s", name, before.Metadata.ResourceVersion, after.Metadata.ResourceVersion)
+	}
 }
 
 // eventually waits until a label of a node has a value; an empty value means
@@ -215,6 +232,53 @@ func TestAgentInCluster(t *testing.T) {
 		c.Kubectl("label", "node", "node-a", "nvidia.com/gpu.product-", "--field-manager=somebody")
 		eventually(t, c, "node-a", "nvidia.com/gpu.product", "NVIDIA-A100-SXM4-40GB")
 	})
+	t.Run("a label that is given another value is left alone until it is removed", func(t *testing.T) {
+		c.Kubectl("label", "node", "node-a", "--overwrite", "nvidia.com/gpu.product=Fake")
+		const want = `is left alone: kubectl-label set it to "Fake", and it would be "NVIDIA-A100-SXM4-40GB"; to have ours back: kubectl label node node-a nvidia.com/gpu.product-`
+		var events string
+		for begin := time.Now(); !strings.Contains(events, want); time.Sleep(100 * time.Millisecond) {
+			if time.Since(begin) > time.Minute {
+				t.Fatalf("events:\n%s", events)
+			}
+			events = c.Kubectl("get", "events", "--field-selector=reason=LabelConflict", "-o", "jsonpath={.items[*].message}")
+		}
+		c.Kubectl("label", "node", "node-a", "nvidia.com/gpu.product-")
+		eventually(t, c, "node-a", "nvidia.com/gpu.product", "NVIDIA-A100-SXM4-40GB")
+	})
+	t.Run("another host does not label the Node", func(t *testing.T) {
+		before, err := getNode(c, "node-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		laptop := newMachine(t, "driver 550.107.02\n")
+		for _, wrong := range []string{"the host's name is laptop", "the machine ID is another (cafe, the Node's is beef)"} {
+			laptop.write("proc/sys/kernel/hostname", "laptop\n")
+			laptop.write("etc/machine-id", "cafe\n")
+			p := command(t, "--sink=node", "--node-name=node-a", "--kubeconfig", c.Kubeconfig(), "--root", laptop.root, "--driver-root", laptop.driver)
+			if err := p.cmd.Run(); err == nil || p.cmd.ProcessState.ExitCode() != 2 || !strings.Contains(p.String(), wrong) || !strings.Contains(p.String(), "--force-node-name") {
+				t.Errorf("%v\n%s\nwant a refusal: %s", err, p, wrong)
+			}
+			c.Kubectl("patch", "node", "node-a", "--subresource=status", "--patch", `{"status":{"nodeInfo":{"machineID":"beef","bootID":"1"}}}`)
+		}
+		after, err := getNode(c, "node-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !maps.Equal(before.Metadata.Labels, after.Metadata.Labels) {
+			t.Errorf("labels are %v, were %v", after.Metadata.Labels, before.Metadata.Labels)
+		}
+		laptop.write("proc/sys/kernel/random/boot_id", "1\n")
+		p := command(t, "--sink=node-feature", "--namespace=default", "--node-name=node-a", "--kubeconfig", c.Kubeconfig(), "--root", laptop.root, "--driver-root", laptop.driver)
+		if err := p.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for begin := time.Now(); !strings.Contains(p.String(), "msg=labelling"); time.Sleep(100 * time.Millisecond) {
+			if time.Since(begin) > time.Minute {
+				t.Fatalf("the same boot is refused, or hangs:\n%s", p)
+			}
+		}
+		p.stop(t)
+	})
 	t.Run("a MIG layout arrives and goes", func(t *testing.T) {
 		a.says(fmt.Sprintf(a100, 1) + fmt.Sprintf(mig, 1) + fmt.Sprintf(mig, 2))
 		a.write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", "")
@@ -256,18 +320,7 @@ func TestAgentInCluster(t *testing.T) {
 		other := newMachine(t, h200, "0000:10:00.0")
 		second := other.agent(c, "node-a")
 		time.Sleep(5 * time.Second)
-		before, err := getNode(c, "node-a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Second)
-		after, err := getNode(c, "node-a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if before.Metadata.ResourceVersion != after.Metadata.ResourceVersion {
-			t.Errorf("node-a was written, from version %s to %s", before.Metadata.ResourceVersion, after.Metadata.ResourceVersion)
-		}
+		unwritten(t, c, "node-a", func() { time.Sleep(10 * time.Second) })
 		second.stop(t)
 	})
 	t.Run("cleanup sees an agent that runs", func(t *testing.T) {
@@ -291,21 +344,12 @@ func TestAgentInCluster(t *testing.T) {
 		eventually(t, c, "node-a", "gpu.feature.node.kubernetes.io/mig.state", "disabled")
 	})
 	t.Run("the end of the agents and a new start change nothing", func(t *testing.T) {
-		before, err := getNode(c, "node-b")
-		if err != nil {
-			t.Fatal(err)
-		}
-		agentA.stop(t)
-		agentB.stop(t)
-		agentB = b.agent(c, "node-b")
-		time.Sleep(5 * time.Second)
-		after, err := getNode(c, "node-b")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if before.Metadata.ResourceVersion != after.Metadata.ResourceVersion {
-			t.Errorf("node-b was written, from version %s to %s", before.Metadata.ResourceVersion, after.Metadata.ResourceVersion)
-		}
+		unwritten(t, c, "node-b", func() {
+			agentA.stop(t)
+			agentB.stop(t)
+			agentB = b.agent(c, "node-b")
+			time.Sleep(5 * time.Second)
+		})
 		agentB.stop(t)
 	})
 	t.Run("cleanup names what others set under keys of ours", func(t *testing.T) {
@@ -394,13 +438,60 @@ func taint(t *testing.T, c *cluster.Cluster) {
 	taints(other + " " + ours)
 	p.stop(t)
 	taints(other + " " + ours)
-	for range 2 {
-		p := command(t, "cleanup", "--all-nodes", "--taint", "--kubeconfig", c.Kubeconfig())
-		if err := p.cmd.Run(); err != nil {
-			t.Fatalf("%v\n%s", err, p)
+
+	// An agent that is not to keep it says that it stays.
+	p = m.agent(c, "node-d")
+	for begin := time.Now(); !strings.Contains(p.String(), "kubectl taint node node-d "+ours+"-"); time.Sleep(100 * time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("not a word about the taint:\n%s", p)
 		}
-		taints(other)
-		eventually(t, c, "node-d", "nvidia.com/gpu.product", "")
+	}
+	p.stop(t)
+
+	cleanup := func(want string, more ...string) {
+		t.Helper()
+		p := command(t, append([]string{"cleanup", "--kubeconfig", c.Kubeconfig()}, more...)...)
+		err := p.cmd.Run()
+		got := p.String()
+		if says := strings.Contains(got, "node-d"); want == "" && says || !strings.Contains(got, want) || (err != nil) != strings.HasPrefix(want, "Error") {
+			t.Errorf("cleanup %v: %v\n%swant %s", more, err, got, want)
+		}
+	}
+	cleanup(`Error: Node "nope": no such Node`, "--node-name=nope")
+	const both = `Node "node-d": 40 labels and the taint ` + ours
+	cleanup(both+" would be withdrawn\n", "--all-nodes", "--dry-run")
+	cleanup(both+" would be withdrawn\n", "--node-name=node-d", "--dry-run")
+	taints(other + " " + ours)
+	eventually(t, c, "node-d", "nvidia.com/gpu.product", "NVIDIA-H200")
+	cleanup(both+" withdrawn\n", "--all-nodes")
+	taints(other)
+	eventually(t, c, "node-d", "nvidia.com/gpu.product", "")
+	cleanup("", "--all-nodes")
+	cleanup("nothing of ours was there\n", "--node-name=node-d", "--taint")
+
+	// Somebody else's, on a Node without labels of ours.
+	c.Kubectl("taint", "node", "node-d", ours)
+	cleanup("", "--all-nodes")
+	taints(ours + " " + other)
+	cleanup(`Node "node-d": the taint `+ours+" withdrawn\n", "--all-nodes", "--taint")
+	taints(other)
+
+	// As kubectl finds the cluster.
+	home := t.TempDir()
+	config, err := os.ReadFile(c.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(home, ".kube"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, ".kube/config"), config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = command(t, "cleanup", "--all-nodes", "--sink=node")
+	p.cmd.Env = []string{"HOME=" + home}
+	if err := p.cmd.Run(); err != nil || strings.Contains(p.String(), "node-d") {
+		t.Errorf("~/.kube/config: %v\n%s", err, p)
 	}
 }
 

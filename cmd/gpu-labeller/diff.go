@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 
+	"github.com/gpu-labeller/gpu-labeller/dra"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
@@ -25,9 +25,10 @@ import (
 // are, and where the other labels come from.
 type diffFlags struct {
 	flags
-	output   choice
+	output   cli.Choice
 	prefixes []string
 	all      bool
+	gfd      bool
 	dra      bool
 }
 
@@ -47,9 +48,14 @@ has, and changes nothing. The Node's labels come from the API server; or from
 FILE (- for standard input), which holds a Node, NodeFeature or list of them as
 kubectl get -o json or -o yaml prints it, or key=value lines.
 
-By default it looks at the keys of NVIDIA's GPU Feature Discovery, and not at
-those under the same prefix that belong to others (nvidia.com/gpu.deploy.*,
-gpu.present, …), nor at nvidia.com/gfd.timestamp. --prefix names others.
+It looks at all labels that would be published and all of ours that are there, and
+not at those under the same prefixes that belong to others (nvidia.com/gpu.deploy.*,
+gpu.present, …), nor at nvidia.com/gfd.timestamp. PCI labels are left to NFD where
+it labels the Node. --gfd looks at the keys of NVIDIA's GPU Feature Discovery alone,
+--prefix at others.
+
+HERE is this host, or the one that --host or --root names, THERE the Node or FILE.
+Whether the host is the Node is not known: name the right one.
 
 With --dra it compares the GPUs with the ResourceSlices of NVIDIA's DRA driver
 instead; FILE then holds what kubectl get resourceslices -o yaml prints.
@@ -63,7 +69,7 @@ Exit codes:
   gpu-labeller diff --node-name "$NODE_NAME"
 
   # With the labels of GFD's own file, and what GFD is configured with
-  gpu-labeller diff --mig-strategy=single /etc/kubernetes/node-feature-discovery/features.d/gfd
+  gpu-labeller diff --gfd --mig-strategy=single /etc/kubernetes/node-feature-discovery/features.d/gfd
 
   # With a Node that is seen from elsewhere, and a host that was recorded
   kubectl get node node-a -o json | gpu-labeller diff --host node-a.txtar -
@@ -84,17 +90,14 @@ Exit codes:
 			return err
 		},
 	}
-	f.output = choice{value: "table", of: []string{"table", "json", "yaml"}}
+	f.output = cli.Choice{Value: "table", Of: []string{"table", "json", "yaml"}}
 	cmd.Flags().SortFlags = false
 	registerChoice(cmd, &f.output, "output", "o", "form of the differences")
 	cmd.Flags().StringSliceVar(&f.prefixes, "prefix", nil, "compare the keys that begin so, and no others; several are allowed")
+	cmd.Flags().BoolVar(&f.gfd, "gfd", false, "compare the keys of NVIDIA's GPU Feature Discovery alone")
 	cmd.Flags().BoolVar(&f.all, "all", false, "list the labels that are the same, too")
 	cmd.Flags().BoolVar(&f.dra, "dra", false, "compare with ResourceSlices, not with a Node")
-	var root cobra.Command
-	f.register(&root)
-	for _, name := range diffShares {
-		cmd.Flags().AddFlag(root.Flags().Lookup(name))
-	}
+	f.share(cmd, diffShares)
 	return cmd
 }
 
@@ -106,10 +109,14 @@ func (f *diffFlags) run(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
+	if f.gfd && (len(f.prefixes) > 0 || f.dra) {
+		return cli.Exit(exitUsage, errors.New("--gfd, --prefix and --dra each say what to compare: give one of them"))
+	}
 	// The other side first: it is quick, and may not be there.
-	var there labels.Set
-	var devices []draDevice
+	var there labelSource
+	var devices []dra.Device
 	if f.dra {
+		there.name = cmp.Or(fileName(file), "ResourceSlices of the Node "+f.agent.nodeName)
 		devices, err = f.draDevices(cmd, file)
 	} else {
 		there, err = f.nodeLabels(cmd, file)
@@ -117,6 +124,7 @@ func (f *diffFlags) run(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
+	hereName := f.hereName(cmd)
 	inv, scanErr, err := f.scan(cmd, opts)
 	if err != nil {
 		return err
@@ -135,9 +143,36 @@ func (f *diffFlags) run(cmd *cobra.Command, file string) error {
 		for _, r := range rejected {
 			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", cli.Printable(r.String()))
 		}
-		rows = compareLabels(here, there, f.compared)
+		rows = compareLabels(here, there.set, func(key string) bool { return f.compared(key, here, there) })
 	}
-	return f.write(cmd.OutOrStdout(), rows)
+	return f.write(cmd.OutOrStdout(), hereName, there.name, rows)
+}
+
+// hereName says which host is compared.
+func (f *diffFlags) hereName(cmd *cobra.Command) string {
+	name, _ := os.Hostname()
+	switch {
+	case cmd.Flags().Changed("host"):
+		return "host recorded in " + cmp.Or(strings.TrimPrefix(f.hostFile, "-"), "standard input")
+	case cmd.Flags().Changed("root") && f.source.root != "/":
+		return "host below " + f.source.root
+	}
+	return "this host, " + cmp.Or(name, "without a name")
+}
+
+func fileName(file string) string {
+	if file == "-" {
+		return "standard input"
+	}
+	return file
+}
+
+// labelSource is labels to compare with, and what has them.
+type labelSource struct {
+	set  labels.Set
+	name string
+	// pci: PCI labels are expected there of us: nobody else sees to them.
+	pci bool
 }
 
 // gfdPrefixes begin the keys of GFD; othersPrefixes those among them that are
@@ -154,32 +189,60 @@ var (
 )
 
 // compared tells whether a key is looked at.
-func (f *diffFlags) compared(key string) bool {
+func (f *diffFlags) compared(key string, here labels.Set, there labelSource) bool {
 	begins := func(prefix string) bool { return strings.HasPrefix(key, prefix) }
 	if len(f.prefixes) > 0 {
 		return slices.ContainsFunc(f.prefixes, begins)
 	}
-	return slices.ContainsFunc(gfdPrefixes, begins) && !slices.ContainsFunc(othersPrefixes, begins)
+	gfd := slices.ContainsFunc(gfdPrefixes, begins) && !slices.ContainsFunc(othersPrefixes, begins)
+	_, ours := here[key]
+	switch {
+	case f.gfd, gfd:
+		return gfd
+	case key == "nvidia.com/gfd.timestamp":
+		return false
+	case begins(pciPrefix):
+		return ours && there.pci
+	}
+	return ours || slices.ContainsFunc(labels.Keys, func(k labels.Key) bool { return k.Matches(key) })
+}
+
+// pciPrefix begins NFD's PCI labels, which are NFD's where it is.
+const (
+	nfdPrefix = "feature.node.kubernetes.io/"
+	pciPrefix = nfdPrefix + "pci-"
+)
+
+// withoutNFD tells of a Node that NFD does not label with features of its own.
+func withoutNFD(set labels.Set) bool {
+	for key := range set {
+		if strings.HasPrefix(key, nfdPrefix) && !strings.HasPrefix(key, pciPrefix) {
+			return false
+		}
+	}
+	return true
 }
 
 // nodeLabels are the labels to compare with.
-func (f *diffFlags) nodeLabels(cmd *cobra.Command, file string) (labels.Set, error) {
+func (f *diffFlags) nodeLabels(cmd *cobra.Command, file string) (labelSource, error) {
 	if file != "" {
 		content, err := readInput(cmd.InOrStdin(), file)
 		if err != nil {
-			return nil, err
+			return labelSource{}, err
 		}
-		set, err := labelsIn(content, f.agent.nodeName)
+		there, err := labelsIn(content, f.agent.nodeName)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", cmp.Or(strings.TrimPrefix(file, "-"), "standard input"), err)
+			return labelSource{}, fmt.Errorf("%s: %w", fileName(file), err)
 		}
-		return set, nil
+		there.name = strings.TrimPrefix(there.name+" in "+fileName(file), " in ")
+		return there, nil
 	}
 	client, err := f.client()
 	if err != nil {
-		return nil, err
+		return labelSource{}, err
 	}
-	return client.NodeLabels(cmd.Context(), f.agent.nodeName)
+	set, err := client.NodeLabels(cmd.Context(), f.agent.nodeName)
+	return labelSource{set, "Node " + f.agent.nodeName, withoutNFD(set)}, err
 }
 
 func (f *diffFlags) client() (*publish.Client, error) {
@@ -229,14 +292,14 @@ type kubeObject struct {
 // labelsIn reads the labels of a Node, or what a NodeFeature wants them to be.
 // Of several objects, name says which: a Node's name, or the end of a
 // NodeFeature's.
-func labelsIn(content []byte, name string) (labels.Set, error) {
+func labelsIn(content []byte, name string) (labelSource, error) {
 	var object kubeObject
 	if err := yaml.Unmarshal(content, &object); err != nil || object.Kind == "" {
 		set := keyValueLines(string(content))
 		if len(set) == 0 {
-			return nil, errors.New("neither an object as kubectl get -o json or -o yaml prints it, nor key=value lines")
+			return labelSource{}, errors.New("neither an object as kubectl get -o json or -o yaml prints it, nor key=value lines")
 		}
-		return set, nil
+		return labelSource{set: set, pci: withoutNFD(set)}, nil
 	}
 	objects := []kubeObject{object}
 	if strings.HasSuffix(object.Kind, "List") {
@@ -249,17 +312,17 @@ func labelsIn(content []byte, name string) (labels.Set, error) {
 	}
 	switch {
 	case len(objects) == 0 && name != "":
-		return nil, fmt.Errorf("it does not hold %q, which --node-name names", name)
+		return labelSource{}, fmt.Errorf("it does not hold %q, which --node-name names", name)
 	case len(objects) != 1:
-		return nil, fmt.Errorf("it holds %d objects: name the one with --node-name", len(objects))
+		return labelSource{}, fmt.Errorf("it holds %d objects: name the one with --node-name", len(objects))
 	}
 	switch o := objects[0]; o.Kind {
 	case "Node":
-		return o.Metadata.Labels, nil
+		return labelSource{o.Metadata.Labels, "Node " + o.Metadata.Name, withoutNFD(o.Metadata.Labels)}, nil
 	case "NodeFeature":
-		return o.Spec.Labels, nil
+		return labelSource{o.Spec.Labels, "NodeFeature " + o.Metadata.Name, false}, nil
 	default:
-		return nil, fmt.Errorf("it holds a %s: want a Node or a NodeFeature", o.Kind)
+		return labelSource{}, fmt.Errorf("it holds a %s: want a Node or a NodeFeature", o.Kind)
 	}
 }
 
@@ -333,7 +396,7 @@ func valueOf(set labels.Set, key string) *string {
 }
 
 // write writes the rows, and says by an error whether any differs.
-func (f *diffFlags) write(out io.Writer, rows []diffRow) error {
+func (f *diffFlags) write(out io.Writer, here, there string, rows []diffRow) error {
 	shown := []diffRow{}
 	differ := 0
 	for _, r := range rows {
@@ -345,22 +408,17 @@ func (f *diffFlags) write(out io.Writer, rows []diffRow) error {
 		}
 	}
 	report := struct {
+		Here     string    `json:"here" yaml:"here"`
+		There    string    `json:"there" yaml:"there"`
 		Equal    bool      `json:"equal" yaml:"equal"`
 		Compared int       `json:"compared" yaml:"compared"`
 		Labels   []diffRow `json:"labels" yaml:"labels"`
-	}{differ == 0, len(rows), shown}
+	}{here, there, differ == 0, len(rows), shown}
 	var err error
-	switch f.output.value {
-	case "json":
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		err = e.Encode(report)
-	case "yaml":
-		e := yaml.NewEncoder(out)
-		e.SetIndent(2)
-		err = errors.Join(e.Encode(report), e.Close())
-	default:
-		err = writeDiffTable(out, shown, differ, len(rows))
+	if f.output.Value == "table" {
+		err = f.writeTable(out, here, there, shown, differ, len(rows))
+	} else {
+		err = encode(out, f.output.Value, report)
 	}
 	if err != nil {
 		return err
@@ -371,8 +429,9 @@ func (f *diffFlags) write(out io.Writer, rows []diffRow) error {
 	return nil
 }
 
-func writeDiffTable(out io.Writer, shown []diffRow, differ, compared int) error {
+func (f *diffFlags) writeTable(out io.Writer, here, there string, shown []diffRow, differ, compared int) error {
 	w := bufio.NewWriter(out)
+	fmt.Fprintf(w, "HERE   %s\nTHERE  %s\n\n", cli.Printable(here), cli.Printable(there))
 	if len(shown) > 0 {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(t, "KEY\tHERE\tTHERE\tVERDICT")
@@ -392,6 +451,8 @@ func writeDiffTable(out io.Writer, shown []diffRow, differ, compared int) error 
 		fmt.Fprintln(w)
 	}
 	switch {
+	case compared == 0 && f.gfd:
+		fmt.Fprintln(w, "nothing to compare: neither side has a label of GPU Feature Discovery; without --gfd all are compared")
 	case compared == 0:
 		fmt.Fprintln(w, "nothing to compare: neither side has such a label")
 	case differ == 0:

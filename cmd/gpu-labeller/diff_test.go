@@ -6,6 +6,8 @@ import (
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/dra"
+	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
 func TestDiffCompared(t *testing.T) {
@@ -33,20 +35,42 @@ func TestDiffCompared(t *testing.T) {
 		"feature.node.kubernetes.io/pci-10de.x": false,
 	}
 	for key, want := range tests {
-		if got := new(diffFlags).compared(key); got != want {
+		if got := (&diffFlags{gfd: true}).compared(key, nil, labelSource{}); got != want {
 			t.Errorf("%s: %v, want %v", key, got, want)
 		}
+	}
+	// Without --gfd: what would be published, and what is known to be ours.
+	here := labels.Set{"feature.node.kubernetes.io/pci-10de.present": "true", "nvidia.com/gfd.timestamp": "1", "amd.com/gpu.count": "8"}
+	for key, want := range map[string]bool{
+		"nvidia.com/gpu.product":                      true,
+		"nvidia.com/gpu.future-key":                   true,
+		"nvidia.com/gpu.deploy.driver":                false,
+		"nvidia.com/gpu.present":                      false,
+		"nvidia.com/gfd.timestamp":                    false,
+		"gpu.feature.node.kubernetes.io/state":        true,
+		"amd.com/gpu.count":                           true,
+		"amd.com/gpu.family":                          true,
+		"kubernetes.io/hostname":                      false,
+		"feature.node.kubernetes.io/pci-10de.present": true,
+		"feature.node.kubernetes.io/pci-8086.present": false, // NFD's
+	} {
+		if got := new(diffFlags).compared(key, here, labelSource{pci: true}); got != want {
+			t.Errorf("all: %s: %v, want %v", key, got, want)
+		}
+	}
+	if new(diffFlags).compared("feature.node.kubernetes.io/pci-10de.present", here, labelSource{}) {
+		t.Error("NFD sees to PCI labels")
 	}
 }
 
 // TestCompareDRAWithMIG: in static MIG a GPU that is split is listed by its MIG
 // devices only, and none of them tells the whole GPU's memory.
 func TestCompareDRAWithMIG(t *testing.T) {
-	device := func(memoryMiB string, attributes ...string) draDevice {
-		d := draDevice{Attributes: map[string]draAttribute{"productName": {String: "NVIDIA H100"}}, Capacity: map[string]draCapacity{"memory": {memoryMiB}}}
+	device := func(memoryMiB string, attributes ...string) dra.Device {
+		d := dra.Device{Attributes: map[string]dra.Attribute{"productName": {String: "NVIDIA H100"}}, Capacity: map[string]dra.Capacity{"memory": {Value: memoryMiB}}}
 		for _, a := range attributes {
 			name, value, _ := strings.Cut(a, "=")
-			d.Attributes[name] = draAttribute{String: value}
+			d.Attributes[name] = dra.Attribute{String: value}
 		}
 		return d
 	}
@@ -58,7 +82,7 @@ func TestCompareDRAWithMIG(t *testing.T) {
 		return discover.GPU{Vendor: discover.NVIDIA, Condition: discover.Usable, Product: "NVIDIA H100", NVML: g, MemoryBytes: 80 << 30}
 	}
 	inv := &discover.Inventory{GPUs: []discover.GPU{gpu(0, "1g.10gb", "1g.10gb", "1g.10gb+me"), gpu(1, "3g.40gb")}}
-	static := []draDevice{
+	static := []dra.Device{
 		device("9728Mi", "type=mig", "uuid=MIG-1", "parentUUID=GPU-0", "profile=1g.10gb"),
 		device("9728Mi", "type=mig", "uuid=MIG-2", "parentUUID=GPU-0", "profile=1g.10gb"),
 		device("9728Mi", "type=mig", "uuid=MIG-3", "parentUUID=GPU-0", "profile=1g.10gb+me"),
@@ -83,7 +107,7 @@ func TestCompareDRAWithMIG(t *testing.T) {
 		t.Errorf("%d of %d rows differ, want 1 of 5", differ, len(rows))
 	}
 	// Dynamic MIG lists each device that could be made.
-	dynamic := []draDevice{device("80Gi", "type=gpu", "uuid=GPU-0"), device("80Gi", "type=gpu", "uuid=GPU-1"), device("10Gi", "type=mig", "profile=7g.80gb")}
+	dynamic := []dra.Device{device("80Gi", "type=gpu", "uuid=GPU-0"), device("80Gi", "type=gpu", "uuid=GPU-1"), device("10Gi", "type=mig", "profile=7g.80gb")}
 	for _, r := range compareDRA(inv, dynamic) {
 		if strings.Contains(r.Key, "mig-") || strings.HasSuffix(r.Key, ".count") && r.Verdict != isSame {
 			t.Errorf("dynamic MIG: %s: %v", r.Key, r.Verdict)
@@ -94,11 +118,11 @@ func TestCompareDRAWithMIG(t *testing.T) {
 func FuzzLabelsIn(f *testing.F) {
 	f.Add([]byte("a=b\n"), "")
 	f.Add([]byte(`{"kind": "Node", "metadata": {"name": "a", "labels": {"a": "b"}}}`), "a")
-	f.Add([]byte("kind: List\nitems: [{kind: Node}, {kind: ResourceSlice, spec: {driver: gpu.nvidia.com}}]"), "")
-	f.Fuzz(func(t *testing.T, content []byte, name string) {
+	f.Add([]byte(`{"kind": "List", "items": [{"kind": "Node"}, {"kind": "ResourceSlice", "spec": {"driver": "gpu.nvidia.com", "devices": [{}]}}]}`), "")
+	f.Fuzz(func(_ *testing.T, content []byte, name string) {
 		_, _ = labelsIn(content, name)
-		if devices, err := devicesIn(content, name); err == nil {
-			compareDRA(&discover.Inventory{}, devices)
+		if all, err := dra.Parse(content); err == nil {
+			compareDRA(&discover.Inventory{}, dra.Devices(all, dra.NVIDIA))
 		}
 	})
 }

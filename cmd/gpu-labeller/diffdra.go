@@ -2,154 +2,85 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"gopkg.in/yaml.v3"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
-	"github.com/gpu-labeller/gpu-labeller/doctor"
+	"github.com/gpu-labeller/gpu-labeller/dra"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
-// draDriver is the name of NVIDIA's DRA driver for GPUs.
-const draDriver = "gpu.nvidia.com"
-
-// draDevice is a device of a ResourceSlice (resource.k8s.io/v1), as NVIDIA's DRA
-// driver describes it. In v1beta1 the description is one level deeper.
-type draDevice struct {
-	Name       string                  `yaml:"name"`
-	Attributes map[string]draAttribute `yaml:"attributes"`
-	Capacity   map[string]draCapacity  `yaml:"capacity"`
-	Basic      *draDevice              `yaml:"basic"`
-}
-
-// draAttribute is a value of one of several kinds.
-type draAttribute struct {
-	String  string `yaml:"string"`
-	Version string `yaml:"version"`
-}
-
-type draCapacity struct {
-	Value string `yaml:"value"`
-}
-
-// resourceSlice is one, or a list of them.
-type resourceSlice struct {
-	Kind string `yaml:"kind"`
-	Spec struct {
-		Driver   string `yaml:"driver"`
-		NodeName string `yaml:"nodeName"`
-		Pool     struct {
-			Name       string `yaml:"name"`
-			Generation int64  `yaml:"generation"`
-		} `yaml:"pool"`
-		Devices []draDevice `yaml:"devices"`
-	} `yaml:"spec"`
-	Items []resourceSlice `yaml:"items"`
-}
-
-func (d *draDevice) text(name string) string { return d.Attributes[name].String }
-
-// draDevices are the GPUs and MIG devices that DRA publishes for the node.
-func (f *diffFlags) draDevices(cmd *cobra.Command, file string) ([]draDevice, error) {
+// draDevices are the GPUs and MIG devices that DRA publishes for the node: by the
+// file, or by the API server when there is none.
+func (f *diffFlags) draDevices(cmd *cobra.Command, file string) ([]dra.Device, error) {
+	var all []dra.Slice
 	if file != "" {
 		content, err := readInput(cmd.InOrStdin(), file)
 		if err != nil {
 			return nil, err
 		}
-		return devicesIn(content, f.agent.nodeName)
-	}
-	client, err := f.client()
-	if err != nil {
-		return nil, err
-	}
-	// v1 came with Kubernetes 1.34.
-	for _, v := range []string{"v1", "v1beta2", "v1beta1"} {
-		content, err := client.Get(cmd.Context(), "list", "resourceslices.resource.k8s.io", "/apis/resource.k8s.io/"+v+"/resourceslices",
-			url.Values{"fieldSelector": {"spec.nodeName=" + f.agent.nodeName}})
-		if apierrors.IsNotFound(err) {
-			continue
+		if all, err = dra.Parse(content); err != nil {
+			return nil, err
 		}
+	} else {
+		client, err := f.client()
 		if err != nil {
 			return nil, err
 		}
-		return devicesIn(content, f.agent.nodeName)
+		if all, err = dra.List(cmd.Context(), client, f.agent.nodeName); err != nil {
+			return nil, err
+		}
 	}
-	return nil, errors.New("the cluster has no ResourceSlices: dynamic resource allocation (DRA) needs Kubernetes 1.34, or an older one with its feature gate")
+	return devicesOf(all, f.agent.nodeName)
 }
 
-// devicesIn reads the devices of a node from its slices in their newest
-// generation.
-func devicesIn(content []byte, node string) ([]draDevice, error) {
-	var list resourceSlice
-	if err := yaml.Unmarshal(content, &list); err != nil || !strings.HasSuffix(list.Kind, "List") && list.Kind != "ResourceSlice" {
-		return nil, errors.New("no ResourceSlices as kubectl get resourceslices -o yaml or -o json prints them")
-	}
-	slicesOf := list.Items
-	if list.Kind == "ResourceSlice" {
-		slicesOf = []resourceSlice{list}
-	}
-	newest := map[string]int64{}
+// devicesOf gives the devices of NVIDIA's driver on the node; on the only one
+// that has such, when none is named.
+func devicesOf(all []dra.Slice, node string) ([]dra.Device, error) {
 	nodes := map[string]bool{}
-	mine := slicesOf[:0:0]
-	for _, s := range slicesOf {
-		if s.Spec.Driver != draDriver || node != "" && s.Spec.NodeName != node {
-			continue
+	mine := slices.DeleteFunc(all, func(s dra.Slice) bool {
+		other := s.Spec.Driver != dra.NVIDIA || node != "" && s.Spec.NodeName != node
+		if !other {
+			nodes[s.Spec.NodeName] = true
 		}
-		mine = append(mine, s)
-		nodes[s.Spec.NodeName] = true
-		newest[s.Spec.Pool.Name] = max(newest[s.Spec.Pool.Name], s.Spec.Pool.Generation)
-	}
-	switch {
-	case len(mine) == 0:
-		return nil, fmt.Errorf("there is no ResourceSlice of the driver %s for node %s", draDriver, cmp.Or(node, "(any)"))
-	case len(nodes) > 1:
+		return other
+	})
+	switch len(nodes) {
+	case 0:
+		return nil, fmt.Errorf("there is no ResourceSlice of the driver %s for node %s", dra.NVIDIA, cmp.Or(node, "(any)"))
+	case 1:
+		return dra.Devices(mine, dra.NVIDIA), nil
+	default:
 		return nil, fmt.Errorf("there are ResourceSlices of %d nodes: name one with --node-name", len(nodes))
 	}
-	var devices []draDevice
-	for _, s := range mine {
-		if s.Spec.Pool.Generation < newest[s.Spec.Pool.Name] {
-			continue
-		}
-		for _, d := range s.Spec.Devices {
-			if d.Basic != nil {
-				d.Attributes, d.Capacity = d.Basic.Attributes, d.Basic.Capacity
-			}
-			devices = append(devices, d)
-		}
-	}
-	return devices, nil
 }
 
 // draModel is the GPUs of one product, as DRA describes them.
 type draModel struct {
 	gpus     map[string]bool // by UUID, those that are split by MIG included
-	whole    *draDevice      // one that is not split, nil if all are
-	any      *draDevice
+	whole    *dra.Device     // one that is not split, nil if all are
+	any      *dra.Device
 	profiles map[string]int // MIG devices
 	dynamic  bool           // MIG devices that could be made are listed, too
 }
 
 // draModels sorts devices by product. GPUs that are passed through to virtual
 // machines are none of ours.
-func draModels(devices []draDevice) map[string]*draModel {
+func draModels(devices []dra.Device) map[string]*draModel {
 	models := map[string]*draModel{}
 	for i := range devices {
 		d := &devices[i]
-		kind := d.text("type")
+		kind := d.Attributes["type"].String
 		if kind != "gpu" && kind != "mig" {
 			continue
 		}
-		name := d.text("productName")
+		name := d.Attributes["productName"].String
 		m := models[name]
 		if m == nil {
 			m = &draModel{gpus: map[string]bool{}, profiles: map[string]int{}}
@@ -159,12 +90,12 @@ func draModels(devices []draDevice) map[string]*draModel {
 		switch {
 		case kind == "gpu":
 			m.whole = d
-			m.gpus[cmp.Or(d.text("uuid"), d.Name)] = true
-		case d.text("uuid") == "":
+			m.gpus[cmp.Or(d.Attributes["uuid"].String, d.Name)] = true
+		case d.Attributes["uuid"].String == "":
 			m.dynamic = true // not there yet; its GPU is listed as one
 		default:
-			m.profiles[strings.ReplaceAll(d.text("profile"), "+", ".")]++
-			m.gpus[cmp.Or(d.text("parentUUID"), d.Name)] = true
+			m.profiles[strings.ReplaceAll(d.Attributes["profile"].String, "+", ".")]++
+			m.gpus[cmp.Or(d.Attributes["parentUUID"].String, d.Name)] = true
 		}
 	}
 	return models
@@ -172,7 +103,7 @@ func draModels(devices []draDevice) map[string]*draModel {
 
 // compareDRA compares the GPUs that were found, model by model, with those that
 // DRA publishes. What DRA does not say is not compared.
-func compareDRA(inv *discover.Inventory, devices []draDevice) []diffRow {
+func compareDRA(inv *discover.Inventory, devices []dra.Device) []diffRow {
 	here := modelLabels(inv)
 	there := draModels(devices)
 	names := slices.Collect(maps.Keys(here))
@@ -214,7 +145,7 @@ func driverRows(here map[string]labels.Set, there map[string]*draModel) []diffRo
 			version = cmp.Or(version, there[name].any.Attributes[v.attribute].Version)
 		}
 		if label != "" && version != "" {
-			rows = append(rows, newDiffRow(v.key, &label, &version, doctor.SameVersion))
+			rows = append(rows, newDiffRow(v.key, &label, &version, dra.SameVersion))
 		}
 	}
 	return rows
@@ -265,7 +196,7 @@ func modelRows(name string, set labels.Set, m *draModel) []diffRow {
 		draRow("nvidia.com/gpu.memory", set, memory, exactly),
 		draRow("nvidia.com/gpu.compute.major", set, major, exactly),
 		draRow("nvidia.com/gpu.compute.minor", set, minor, exactly),
-		draRow("nvidia.com/gpu.family", set, m.any.text("architecture"), equalNames),
+		draRow("nvidia.com/gpu.family", set, m.any.Attributes["architecture"].String, equalNames),
 	)
 	if m.dynamic {
 		return rows

@@ -26,7 +26,7 @@ const exitBroken = 10
 // the cluster.
 type doctorFlags struct {
 	flags
-	output      choice
+	output      cli.Choice
 	pod         string
 	gpuPod      bool
 	gpuPodImage string
@@ -46,8 +46,8 @@ func newDoctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find out why pods get no GPU on this node",
 		Long: `doctor walks the way of a GPU to a pod, and stops blaming at the first link that
-is broken: what is wrong after that may follow from it. Each finding has what was
-seen, and its cure.
+is broken, where what is wrong after that may follow from it. Each finding has what
+was seen, and its cure.
 
   1  host           PCI, kernel driver, versions, device nodes, NVML, each GPU, MIG
   2  components     container toolkit, runtime, CDI, device plugin, operator, NFD
@@ -64,7 +64,8 @@ Exit codes:
   0         no fault, maybe warnings
   1         the command itself went wrong, or the API server does not answer
   2         wrong usage
-  11 to 16  fault in step 1 to 6, the first one that is broken`,
+  11 to 16  fault in step 1 to 6, the first one that is broken
+A pod that --pod names and that there is not is an error, code 1.`,
 		Example: `  # On a node, or in the agent's pod
   gpu-labeller doctor
 
@@ -84,18 +85,14 @@ Exit codes:
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	f.output = choice{value: "table", of: []string{"table", "json", "yaml"}}
+	f.output = cli.Choice{Value: "table", Of: []string{"table", "json", "yaml"}}
 	registerChoice(cmd, &f.output, "output", "o", "form of the report")
 	fs.StringVar(&f.pod, "pod", "", "a pod that waits for a GPU, NAMESPACE/NAME (step 5)")
 	fs.BoolVar(&f.gpuPod, "gpu-pod", false, "run nvidia-smi in a pod on this Node and delete it again (step 6); needs the verbs create, get and delete on pods, and get on pods/log")
 	fs.StringVar(&f.gpuPodImage, "gpu-pod-image", doctor.DefaultTestImage, "image of that pod: any with a C library")
 	fs.DurationVar(&f.gpuPodLimit, "gpu-pod-timeout", 2*time.Minute, "how long that pod may take")
 	fs.StringVar(&f.namespace, "gpu-pod-namespace", "default", "namespace of that pod")
-	var root cobra.Command
-	f.register(&root)
-	for _, name := range doctorShares {
-		fs.AddFlag(root.Flags().Lookup(name))
-	}
+	f.share(cmd, doctorShares)
 	for _, name := range []string{"pod", "gpu-pod-image", "gpu-pod-namespace", "node-name"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
@@ -108,30 +105,25 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	recorded := cmd.Flags().Changed("host")
-	if recorded {
-		if cmd.Flags().Changed("root") {
-			return cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
-		}
-		dir, err := extract(ctx, f.hostFile)
-		if ctx.Err() != nil {
-			return errors.New("interrupted")
-		}
-		if err != nil {
-			return cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
-		}
-		defer os.RemoveAll(dir)
-		f.source.root = dir
-	}
-	config, err := f.config(ctx, cmd, recorded)
+	done, err := f.replay(ctx, cmd)
 	if err != nil {
 		return err
+	}
+	defer done()
+	config, err := f.config(ctx, cmd, cmd.Flags().Changed("host"))
+	if err != nil {
+		return err
+	}
+	if f.pod != "" && config.Cluster != nil {
+		if err := config.Cluster.HasPod(ctx, f.pod); err != nil {
+			return err
+		}
 	}
 	report := doctor.Run(ctx, config)
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
-	if err := writeDoctor(cmd.OutOrStdout(), f.output.value, report); err != nil {
+	if err := writeDoctor(cmd.OutOrStdout(), f.output.Value, report); err != nil {
 		return err
 	}
 	switch {

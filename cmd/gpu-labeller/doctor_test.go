@@ -60,6 +60,53 @@ func TestDoctorExitCodes(t *testing.T) {
 	}
 }
 
+// TestDoctorWithoutThePod: a name that is misspelt is an error at once, before
+// anything of the host is told.
+func TestDoctorWithoutThePod(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + server.URL + "}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n"
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	code := run([]string{"doctor", "--host", "../../testdata/hosts/h200x1.txtar", "--node-name", "node-a", "--kubeconfig", kubeconfig, "--pod", "default/nope"}, &stdout, &stderr)
+	if code != exitFailure || stdout.Len() > 0 || !strings.Contains(stderr.String(), "there is no pod default/nope") {
+		t.Errorf("exit code %d\n%s%s", code, &stdout, &stderr)
+	}
+}
+
+// TestDoctorTellsOfThePod: what was asked for stands at the end, whatever else is
+// broken.
+func TestDoctorTellsOfThePod(t *testing.T) {
+	report := &doctor.Report{Result: doctor.Fault, Broken: 3, Pod: "ml/train-0", Steps: []doctor.Step{
+		{Number: 3, Name: "discovery", Result: doctor.Fault, Checks: []doctor.Check{{Name: "labels", Result: doctor.Fault, Text: "1 label is stale"}}},
+		{Number: 5, Name: "scheduling", Result: doctor.Fault, Checks: []doctor.Check{
+			{Name: "pod", Result: doctor.Warning, Text: "pod ml/train-0 waits for a Node"},
+			{Name: "node-selector", Result: doctor.Follows, Text: "the Node does not have the labels"},
+			{Name: "taints", Result: doctor.OK, Text: "none"},
+			{Name: "requests", Result: doctor.Fault, Text: "0 of 1 are free"},
+		}},
+	}}
+	var out bytes.Buffer
+	if err := writeDoctorTable(&out, report, false); err != nil {
+		t.Fatal(err)
+	}
+	want := `
+pod ml/train-0
+  pod: pod ml/train-0 waits for a Node
+  node-selector: the Node does not have the labels
+broken at step 3 (discovery)
+  labels: 1 label is stale
+broken at step 5 (scheduling)
+  requests: 0 of 1 are free
+`
+	if !strings.HasSuffix(out.String(), want) {
+		t.Errorf("got\n%s\nwant at its end\n%s", &out, want)
+	}
+}
+
 func TestDoctorColours(t *testing.T) {
 	report := &doctor.Report{Result: doctor.OK, Steps: []doctor.Step{{
 		Number: 1, Name: "host", Result: doctor.OK,

@@ -2,28 +2,22 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
-	"gopkg.in/yaml.v3"
 
 	"github.com/gpu-labeller/gpu-labeller/doctor"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 func writeDoctor(out io.Writer, format string, r *doctor.Report) error {
-	switch format {
-	case "json":
-		return cli.WriteJSON(out, r)
-	case "yaml":
-		e := yaml.NewEncoder(out)
-		e.SetIndent(2)
-		return errors.Join(e.Encode(r), e.Close())
+	if format == "table" {
+		return writeDoctorTable(out, r, coloured(out))
 	}
-	return writeDoctorTable(out, r, coloured(out))
+	return encode(out, format, r)
 }
 
 // coloured tells whether colours are of use: on a terminal whose user has not
@@ -39,6 +33,19 @@ func coloured(out io.Writer) bool {
 
 var resultColours = map[doctor.Result]string{
 	doctor.OK: "32", doctor.Warning: "33", doctor.Fault: "1;31", doctor.Follows: "35", doctor.Skipped: "2",
+}
+
+// aboutPod is what was found of the pod that was asked about, but for faults, which
+// are told as such.
+func aboutPod(r *doctor.Report) []doctor.Check {
+	for _, s := range r.Steps {
+		if s.Name == "scheduling" {
+			return slices.DeleteFunc(slices.Clone(s.Checks), func(c doctor.Check) bool {
+				return c.Name != "pod" && c.Result != doctor.Follows || c.Result == doctor.Fault
+			})
+		}
+	}
+	return nil
 }
 
 // writeDoctorTable writes a page for people: the steps with their checks, and
@@ -68,11 +75,24 @@ func writeDoctorTable(out io.Writer, r *doctor.Report, colour bool) error {
 		}
 	}
 	fmt.Fprintln(w)
-	switch faults := r.Faults(); {
-	case len(faults) > 0:
-		fmt.Fprintf(w, "broken at step %d (%s)\n", r.Broken, r.Steps[r.Broken-1].Name)
-		for _, c := range faults {
+	writeLines := func(checks []doctor.Check) {
+		for _, c := range checks {
 			fmt.Fprintf(w, "  %s: %s\n", cli.Printable(c.Name), cli.Printable(c.Text))
+		}
+	}
+	if r.Pod != "" {
+		if pod := aboutPod(r); len(pod) > 0 {
+			fmt.Fprintf(w, "pod %s\n", cli.Printable(r.Pod))
+			writeLines(pod)
+		}
+	}
+	switch {
+	case r.Broken > 0:
+		for _, s := range r.Steps {
+			if faults := s.Faults(); len(faults) > 0 {
+				fmt.Fprintf(w, "broken at step %d (%s)\n", s.Number, s.Name)
+				writeLines(faults)
+			}
 		}
 	case r.Failure != "":
 		fmt.Fprintln(w, cli.Printable(r.Failure))

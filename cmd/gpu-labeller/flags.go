@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,11 +20,11 @@ import (
 // flags of the root command.
 type flags struct {
 	print  bool
-	output choice
+	output cli.Choice
 
-	migStrategy    choice
-	mixedGPUs      choice
-	unifiedMemory  choice
+	migStrategy    cli.Choice
+	mixedGPUs      cli.Choice
+	unifiedMemory  cli.Choice
 	extraLabels    bool
 	amdBeta        bool
 	intelNames     string
@@ -49,10 +47,10 @@ type source struct {
 }
 
 func (f *flags) register(cmd *cobra.Command) {
-	f.output = choice{value: "text", of: []string{"text", "json", "yaml", "table"}}
-	f.migStrategy = choice{value: string(labels.MIGNone), of: []string{string(labels.MIGNone), string(labels.MIGSingle), string(labels.MIGMixed)}}
-	f.mixedGPUs = choice{value: string(labels.Majority), of: []string{string(labels.Majority), string(labels.Omit)}}
-	f.unifiedMemory = choice{value: string(labels.UnifiedNone), of: []string{string(labels.UnifiedNone), string(labels.UnifiedSystem), string(labels.UnifiedSystemGiB)}}
+	f.output = cli.Choice{Value: "text", Of: []string{"text", "json", "yaml", "table"}}
+	f.migStrategy = cli.Choice{Value: string(labels.MIGNone), Of: []string{string(labels.MIGNone), string(labels.MIGSingle), string(labels.MIGMixed)}}
+	f.mixedGPUs = cli.Choice{Value: string(labels.Majority), Of: []string{string(labels.Majority), string(labels.Omit)}}
+	f.unifiedMemory = cli.Choice{Value: string(labels.UnifiedNone), Of: []string{string(labels.UnifiedNone), string(labels.UnifiedSystem), string(labels.UnifiedSystemGiB)}}
 
 	fs := cmd.Flags()
 	fs.SortFlags = false
@@ -76,6 +74,15 @@ func (f *flags) register(cmd *cobra.Command) {
 	_ = cmd.MarkFlagFilename("config-file", "yaml", "yml", "json")
 	_ = cmd.RegisterFlagCompletionFunc("pci-classes", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("pci-label-fields", cobra.FixedCompletions([]string{"class", "vendor", "device", "subsystem_vendor", "subsystem_device"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// share gives another command those of the root command's flags that are named.
+func (f *flags) share(cmd *cobra.Command, names []string) {
+	var root cobra.Command
+	f.register(&root)
+	for _, name := range names {
+		cmd.Flags().AddFlag(root.Flags().Lookup(name))
+	}
 }
 
 func (s *source) register(cmd *cobra.Command) {
@@ -114,7 +121,17 @@ func (s *source) host() (discover.Host, error) {
 		return h, err
 	}
 	if recorded != nil {
-		h.NVML = func(context.Context) nvml.Answer { return *recorded }
+		// Read again each time: an agent sees what has become of it.
+		h.NVML = func(context.Context) nvml.Answer {
+			recorded, err := hostfile.ReadNVML(s.root)
+			switch {
+			case err != nil:
+				return nvml.Answer{Failure: &nvml.Failure{Kind: nvml.Crash, Text: err.Error()}}
+			case recorded == nil:
+				return nvml.Answer{Init: nvml.LibraryNotFound, Detail: "nvml.yaml, which stood for it, is gone"}
+			}
+			return *recorded
+		}
 		return h, nil
 	}
 	prober := &nvml.Prober{DriverRoot: s.driverRoot, Timeout: s.nvmlTimeout}
@@ -127,9 +144,9 @@ func (s *source) host() (discover.Host, error) {
 // what the file says and nobody heeds.
 func (f *flags) labelOptions(given func(flag string) bool, start time.Time) (opts labels.Options, warnings []string, err error) {
 	opts = labels.Options{
-		MIGStrategy:   labels.MIGStrategy(f.migStrategy.value),
-		MixedGPUs:     labels.MixedGPUs(f.mixedGPUs.value),
-		UnifiedMemory: labels.UnifiedMemory(f.unifiedMemory.value),
+		MIGStrategy:   labels.MIGStrategy(f.migStrategy.Value),
+		MixedGPUs:     labels.MixedGPUs(f.mixedGPUs.Value),
+		UnifiedMemory: labels.UnifiedMemory(f.unifiedMemory.Value),
 		OmitExtra:     !f.extraLabels,
 		AMDBeta:       f.amdBeta,
 	}
@@ -148,7 +165,7 @@ func (f *flags) labelOptions(given func(flag string) bool, start time.Time) (opt
 		}
 		opts.Sharing = c.Sharing()
 		if s := c.Flags.MIGStrategy; s != nil && !given("mig-strategy") {
-			strategy := choice{of: f.migStrategy.of}
+			strategy := cli.Choice{Of: f.migStrategy.Of}
 			if err := strategy.Set(*s); err != nil {
 				return opts, warnings, fmt.Errorf("--config-file: %s: flags.migStrategy: %s: %w", f.configFile, *s, err)
 			}
@@ -164,23 +181,7 @@ func (f *flags) labelOptions(given func(flag string) bool, start time.Time) (opt
 	return opts, warnings, nil
 }
 
-// choice is a flag that takes one of a few words.
-type choice struct {
-	value string
-	of    []string
-}
-
-func registerChoice(cmd *cobra.Command, c *choice, name, short, usage string) {
+func registerChoice(cmd *cobra.Command, c *cli.Choice, name, short, usage string) {
 	cmd.Flags().VarP(c, name, short, usage)
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.of, cobra.ShellCompDirectiveNoFileComp))
-}
-
-func (c *choice) String() string { return c.value }
-func (c *choice) Type() string   { return strings.Join(c.of, "|") }
-func (c *choice) Set(s string) error {
-	if !slices.Contains(c.of, s) {
-		return fmt.Errorf("want one of %s", strings.Join(c.of, ", "))
-	}
-	c.value = s
-	return nil
+	_ = cmd.RegisterFlagCompletionFunc(name, c.Complete)
 }

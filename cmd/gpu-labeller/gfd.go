@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -53,8 +54,7 @@ func newGFDCommand() *cobra.Command {
 func runGFD(args []string, stdout, stderr io.Writer) int {
 	f, err := parseGFDFlags(args, os.LookupEnv)
 	if err != nil {
-		fmt.Fprintf(stderr, "Error: %s\n\n", cli.Printable(err.Error()))
-		writeGFDUsage(stderr)
+		fmt.Fprintf(stderr, "Error: %s; see %s --help\n", cli.Printable(err.Error()), gfdName)
 		return exitFailure
 	}
 	switch {
@@ -66,6 +66,9 @@ func runGFD(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	g := &gfd{flags: f, stdout: stdout, start: time.Now(), log: slog.New(slog.NewTextHandler(stderr, nil))}
+	if len(f.stray) > 0 {
+		g.log.Warn("passed over, as by GFD: " + strings.Join(f.stray, " ") + "; a flag's value stands after an equals sign, or follows it if it is no boolean")
+	}
 	if err := g.run(); err != nil {
 		fmt.Fprintln(stderr, "Error:", cli.Printable(err.Error()))
 		return exitFailure
@@ -115,6 +118,11 @@ func (g *gfd) run() error {
 	if g.out, err = settings.open(ctx, g.stdout, g.log); err != nil {
 		return err
 	}
+	if g.out.client != nil && !g.flags.forceNodeName {
+		if err := checkHost(ctx, g.out.client, g.flags.root, settings.nodeName, false, g.log); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
 	g.settings = settings
 	for ctx.Err() == nil {
 		if g.settings.oneshot {
@@ -124,7 +132,6 @@ func (g *gfd) run() error {
 			return err
 		}
 	}
-	g.log.Info("ended; the labels stay")
 	return nil
 }
 
@@ -191,6 +198,7 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 		},
 		ConfigFile: settings.configFile,
 		Sentry:     true,
+		Idle:       func() { _ = footprint.Trim() },
 		Uevents:    settings.root == "/",
 		Logger:     g.log,
 		Version:    cli.Version(release),
@@ -303,7 +311,7 @@ func scanNVIDIA(ctx context.Context, host discover.Host) (*discover.Inventory, e
 	if inv != nil {
 		inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g discover.GPU) bool { return g.Vendor != discover.NVIDIA })
 		inv.Problems = slices.DeleteFunc(inv.Problems, func(p discover.Problem) bool {
-			return p.Source == string(discover.AMD) || p.Source == string(discover.Intel)
+			return p.Source == discover.SourceAMD || p.Source == discover.SourceIntel
 		})
 	}
 	return inv, err

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -157,5 +159,37 @@ func TestGFDStdout(t *testing.T) {
 	}
 	if got, want := b.String(), "a=2\nb=1\na=3\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestScanNVIDIA: of other vendors' GPUs GFD says nothing, and so nothing that is
+// wrong with them.
+func TestScanNVIDIA(t *testing.T) {
+	root := t.TempDir()
+	for name, content := range map[string]string{
+		"0000:03:00.0/class": "0x120000", "0000:03:00.0/vendor": "0x1002", "0000:03:00.0/device": "0x740f", "0000:03:00.0/revision": "0x02", "0000:03:00.0/mem_info_vram_total": "much",
+		"0000:04:00.0/class": "0x038000", "0000:04:00.0/vendor": "0x8086", "0000:04:00.0/device": "0x0bd5", "0000:04:00.0/revision": "0x02", "0000:04:00.0/drm/card0/lmem_total_bytes": "much",
+	} {
+		path := filepath.Join(root, "sys/bus/pci/devices", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for address, driver := range map[string]string{"0000:03:00.0": "amdgpu", "0000:04:00.0": "i915"} {
+		if err := os.Symlink("../../../bus/pci/drivers/"+driver, filepath.Join(root, "sys/bus/pci/devices", address, "driver")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host := discover.Host{Root: hostfs.Root(root)}
+	all, err := discover.Scan(t.Context(), host)
+	if err != nil || len(all.GPUs) != 2 || len(all.Problems) != 2 {
+		t.Fatalf("%d GPUs, problems %v, %v", len(all.GPUs), all.Problems, err)
+	}
+	inv, err := scanNVIDIA(t.Context(), host)
+	if err != nil || len(inv.GPUs) != 0 || len(inv.Problems) != 0 {
+		t.Errorf("%d GPUs, problems %v, %v", len(inv.GPUs), inv.Problems, err)
 	}
 }

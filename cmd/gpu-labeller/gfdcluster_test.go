@@ -14,38 +14,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/internal/cluster"
 )
 
-// gpuOperator is what the GPU Operator gives to GFD (v26.7.0): no right to write
-// Nodes, and none to delete NodeFeatures.
-const gpuOperator = `
-{apiVersion: v1, kind: Namespace, metadata: {name: gpu-operator}}
----
-{apiVersion: v1, kind: ServiceAccount, metadata: {name: gfd, namespace: gpu-operator}}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: gfd}
-rules:
-- {apiGroups: [""], resources: [nodes], verbs: [get, list, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: gfd}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: gfd}
-subjects: [{kind: ServiceAccount, name: gfd, namespace: gpu-operator}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: gfd, namespace: gpu-operator}
-rules:
-- {apiGroups: [nfd.k8s-sigs.io], resources: [nodefeatures], verbs: [get, list, watch, create, update]}
-- {apiGroups: [""], resources: [pods], verbs: [get]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: gfd, namespace: gpu-operator}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: gfd}
-subjects: [{kind: ServiceAccount, name: gfd, namespace: gpu-operator}]
----
+const gfdDaemonSet = `
 apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: gpu-feature-discovery, namespace: gpu-operator}
@@ -73,23 +42,18 @@ spec:
 func TestGFDInCluster(t *testing.T) {
 	c := cluster.Start(t)
 	c.CreateNode("node-a")
-	crd, err := os.ReadFile("../../testdata/cluster/nodefeature-crd.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Apply(string(crd))
-	c.Kubectl("wait", "crd/nodefeatures.nfd.k8s-sigs.io", "--for=condition=Established", "--timeout=30s")
-	c.Apply(gpuOperator)
+	c.ApplyNodeFeatures()
+	// What the GPU Operator gives to GFD (v26.7.0): no right to write Nodes, and none
+	// to delete NodeFeatures.
+	token := c.ServiceAccount("gpu-operator", "gfd",
+		`{apiGroups: [""], resources: [nodes], verbs: [get, list, watch]}`,
+		`{apiGroups: [nfd.k8s-sigs.io], resources: [nodefeatures], verbs: [get, list, watch, create, update]}, {apiGroups: [""], resources: [pods], verbs: [get]}`)
+	c.Apply(gfdDaemonSet)
 	c.Apply(gfdObject)
-	admin, err := os.ReadFile(c.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
 	m := newMachine(t, h200, "0000:10:00.0")
 	m.write("config.yaml", "version: v1\n")
-	token := c.ServiceAccountToken("gpu-operator", "gfd", "")
 	kubeconfig := filepath.Join(m.root, "kubeconfig")
-	m.write("kubeconfig", strings.Replace(string(admin), "admin-token", token, 1))
+	m.write("kubeconfig", string(c.KubeconfigWithToken(token)))
 	pod := ""
 	for range 600 {
 		if pod = strings.TrimSpace(c.Kubectl("-n", "gpu-operator", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}")); pod != "" {
@@ -103,7 +67,12 @@ func TestGFDInCluster(t *testing.T) {
 	p.cmd.Env = append(os.Environ(), "GFD_SLEEP_INTERVAL=60s", "GFD_FAIL_ON_INIT_ERROR=true", "NAMESPACE=gpu-operator", "NODE_NAME=node-a",
 		"POD_NAME="+pod, "MIG_STRATEGY=single", "CONFIG_FILE="+filepath.Join(m.root, "config.yaml"), "KUBECONFIG="+kubeconfig,
 		"LD_LIBRARY_PATH="+filepath.Join(m.driver, "usr/lib64"))
-	p.cmd.Args = append(p.cmd.Args, "--root", m.root)
+	elsewhere := command(t)
+	elsewhere.cmd.Args, elsewhere.cmd.Env = []string{gfdName, "--root", m.root}, p.cmd.Env
+	if err := elsewhere.cmd.Run(); err == nil || !strings.Contains(elsewhere.String(), `this host is not Node "node-a"`) {
+		t.Errorf("on a host that is not the Node: %v\n%s", err, elsewhere)
+	}
+	p.cmd.Args = append(p.cmd.Args, "--root", m.root, "--force-node-name")
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -178,8 +147,9 @@ func TestGFDInCluster(t *testing.T) {
 		}
 	}
 	config := "--config-file=" + filepath.Join(m.root, "config.yaml")
-	compare(0, "equal: ", "--mig-strategy=single", config)
-	compare(1, "nvidia.com/gpu.product", "--mig-strategy=single")
+	compare(0, "equal: ", "--gfd", "--mig-strategy=single", config)
+	compare(1, "nvidia.com/gpu.product", "--gfd", "--mig-strategy=single")
+	compare(1, "THERE  Node node-a", "--mig-strategy=single", config)
 	compare(2, "no such Node", "--node-name=node-z")
 
 	// DRA: the right to list, and a slice as NVIDIA's driver publishes it.

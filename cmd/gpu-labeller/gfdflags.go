@@ -36,9 +36,11 @@ type gfdFlags struct {
 	nodeName          string
 	podName           string
 
-	root string // ours, not GFD's
+	root          string // ours, not GFD's
+	forceNodeName bool   // likewise
 
 	help, version bool
+	stray         []string // what is no flag, and all that follows it
 
 	// given are the flags that the command line or the environment decides, by
 	// name; those go before the configuration file.
@@ -76,7 +78,7 @@ func gfdBool(p *bool, initial bool) gfdValue {
 	*p = initial
 	return gfdValue{boolean: true, initial: strconv.FormatBool(initial), set: func(s string) (err error) {
 		if *p, err = strconv.ParseBool(s); err != nil {
-			return fmt.Errorf("want true or false")
+			return errors.New("want true or false")
 		}
 		return nil
 	}}
@@ -137,6 +139,8 @@ func (f *gfdFlags) table() []gfdFlag {
 			"this pod, whose DaemonSet owns the NodeFeature object", gfdText(&f.podName, "")},
 		{"root", nil, nil,
 			"not GFD's: folder that holds the host's sys and proc", gfdText(&f.root, "/")},
+		{"force-node-name", nil, nil,
+			"not GFD's: label the Node although this host does not look like it; outside a pod, that is refused", gfdBool(&f.forceNodeName, false)},
 		{"help", []string{"h"}, nil, "print this", gfdBool(&f.help, false)},
 		{"version", []string{"v"}, nil, "print the version", gfdBool(&f.version, false)},
 	}
@@ -174,6 +178,7 @@ func parseGFDFlags(args []string, lookup func(string) (string, bool)) (*gfdFlags
 			return nil, fmt.Errorf("--%s are one flag: give one of them", strings.Join(names, " and --"))
 		}
 	}
+	f.stray = fs.Args()
 	f.help = f.help || fs.Arg(0) == "help" || fs.Arg(0) == "h"
 	return f, nil
 }

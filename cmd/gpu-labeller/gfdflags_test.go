@@ -106,6 +106,9 @@ func TestGFDPrecedence(t *testing.T) {
 		{"root", nil, nil, "",
 			func(s *gfdSettings) any { return s.root }, "/",
 			[4]string{"", "", "", "/flag"}, [4]any{nil, nil, nil, "/flag"}},
+		{"force-node-name", nil, nil, "",
+			func(s *gfdSettings) any { return s.forceNodeName }, false,
+			[4]string{"", "", "", "true"}, [4]any{nil, nil, nil, true}},
 	}
 	tested := map[string]bool{"config-file": true, "help": true, "version": true} // below
 	for _, test := range tests {
@@ -189,7 +192,7 @@ func TestGFDSyntax(t *testing.T) {
 		{name: "empty strategy", vars: []string{"MIG_STRATEGY="}, file: "{migStrategy: mixed}", wrong: `--mig-strategy "": want one of`},
 		{name: "unknown strategy in the file", file: "{migStrategy: both}", wrong: `flags.migStrategy: "both": want one of`},
 		{name: "unknown discovery", args: "--device-discovery-strategy=magic", wrong: "want one of auto, nvml, tegra, vfio"},
-		{name: "no file", args: "--config-file=/nowhere", wrong: "--config-file: stat /nowhere"},
+		{name: "no file", args: "--config-file=/nowhere", wrong: "--config-file: /nowhere: no such file"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -2,11 +2,11 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpu-labeller/gpu-labeller/config"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -53,14 +53,16 @@ func (f *gfdFlags) settings() (s *gfdSettings, warnings []string, err error) {
 		{"mig-strategy", "migStrategy", s.migStrategy, []string{string(labels.MIGNone), string(labels.MIGSingle), string(labels.MIGMixed)}},
 		{"device-discovery-strategy", "deviceDiscoveryStrategy", s.strategy, []string{"auto", "nvml", "tegra", "vfio"}},
 	} {
-		if slices.Contains(word.of, word.value) {
+		known := cli.Choice{Of: word.of}
+		err := known.Set(word.value)
+		if err == nil {
 			continue
 		}
-		want := fmt.Sprintf("%q: want one of %s", word.value, strings.Join(word.of, ", "))
+		err = fmt.Errorf("%q: %w", word.value, err)
 		if f.given[word.flag] || f.configFile == "" {
-			return nil, warnings, fmt.Errorf("--%s %s", word.flag, want)
+			return nil, warnings, fmt.Errorf("--%s %w", word.flag, err)
 		}
-		return nil, warnings, &gfdFileError{fmt.Errorf("%s: flags.%s: %s", f.configFile, word.field, want)}
+		return nil, warnings, &gfdFileError{fmt.Errorf("%s: flags.%s: %w", f.configFile, word.field, err)}
 	}
 	return s, warnings, nil
 }

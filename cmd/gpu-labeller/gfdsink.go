@@ -73,6 +73,7 @@ func (s *gfdSettings) nodeFeature(ctx context.Context, log *slog.Logger) (*publi
 		Namespace:  s.namespace,
 		NodeName:   s.nodeName,
 		ObjectName: "nvidia-features-for-" + s.nodeName,
+		Instead:    instead,
 	}
 	if object.Client, err = publish.NewClient(config); err != nil {
 		return nil, err

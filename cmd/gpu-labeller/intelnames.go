@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -21,23 +20,9 @@ const maxIntelNames = 4 << 20
 //
 //	"e20b": {product: Arc_B580, family: B_Series}
 func readIntelNames(file string) (map[uint16]labels.IntelName, error) {
-	// Before it is opened, which for a named pipe could take for ever.
-	if info, err := os.Stat(file); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", file)
-	}
-	f, err := os.Open(file)
+	text, err := hostfs.Root("").ReadFile(file, maxIntelNames)
 	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxIntelNames+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxIntelNames {
-		return nil, fmt.Errorf("%s: more than %d MiB", file, maxIntelNames>>20)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	names, err := parseIntelNames(text)
 	if err != nil {

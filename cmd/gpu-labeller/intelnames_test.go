@@ -60,7 +60,7 @@ func TestReadIntelNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, want := range map[string]string{pipe: "not a regular file", long: "more than 4 MiB", dir: "not a regular file"} {
+	for name, want := range map[string]string{pipe: "not a regular file", long: "longer than the file can be", dir: "not a regular file"} {
 		if names, err := readIntelNames(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, error %v, want %q", name, names, err, want)
 		}

@@ -21,6 +21,9 @@ func init() {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 }
 
+// errNoCluster means that nothing names a cluster.
+var errNoCluster = errors.New("there is no cluster: this is not a pod, so give --kubeconfig")
+
 // restConfig is the way to the API server: by a kubeconfig file where one is
 // named, else as a pod. $KUBECONFIG may be a list of files, as with kubectl: what
 // an earlier one says counts, and those that are missing are passed over.
@@ -41,7 +44,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	}
 	config, err := rest.InClusterConfig()
 	if errors.Is(err, rest.ErrNotInCluster) {
-		return nil, cli.Exit(exitUsage, errors.New("there is no cluster to label in: this is not a pod, so give --kubeconfig; or write a feature file with --sink=feature-file; or print the labels with --print"))
+		return nil, cli.Exit(exitUsage, errNoCluster)
 	}
 	return config, err
 }
@@ -53,6 +56,27 @@ func kubeconfigList(kubeconfig string) []string {
 		return nil
 	}
 	return slices.DeleteFunc(filepath.SplitList(kubeconfig), func(file string) bool { return file == "" })
+}
+
+// kubectlConfig is the way to the API server for what is asked of the cluster as a
+// whole: as kubectl goes, by $KUBECONFIG or ~/.kube/config, but in a pod by its
+// service account.
+func kubectlConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" && os.Getenv("KUBECONFIG") == "" {
+		if config, err := rest.InClusterConfig(); !errors.Is(err, rest.ErrNotInCluster) {
+			return config, err
+		}
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, cli.Exit(exitUsage, errors.New("there is no cluster: this is not a pod, and neither --kubeconfig nor $KUBECONFIG nor ~/.kube/config names one"))
+	case err != nil:
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return config, nil
 }
 
 // podNamespace is the namespace of the pod that this is, or empty.

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -22,7 +24,11 @@ import (
 )
 
 func printLabels(cmd *cobra.Command, f *flags) error {
+	if err := f.agent.check(); err != nil {
+		return err // other flags of the agent are its own affair
+	}
 	opts, warnings, err := f.labelOptions(cmd.Flags().Changed, time.Now())
+	opts.OmitPCI = f.agent.omitPCI(f.agent.sinks)
 	for _, w := range warnings {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
 	}
@@ -36,10 +42,10 @@ func printLabels(cmd *cobra.Command, f *flags) error {
 	set, rejected := labels.Compute(inv, opts)
 
 	out, diagnostics := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if f.output.value == "table" {
+	if f.output.Value == "table" {
 		err = writeTable(out, inv, set, rejected)
 	} else {
-		err = writeReport(out, f.output.value, inv, set, rejected)
+		err = writeReport(out, f.output.Value, inv, set, rejected)
 		for _, p := range inv.Problems {
 			fmt.Fprintln(diagnostics, "warning:", cli.Printable(p.String()))
 		}
@@ -65,20 +71,11 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 	// A signal ends the child and removes what a recorded host was extracted to.
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if cmd.Flags().Changed("host") {
-		if cmd.Flags().Changed("root") {
-			return nil, nil, cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
-		}
-		dir, err := extract(ctx, f.hostFile)
-		if ctx.Err() != nil {
-			return nil, nil, errors.New("interrupted")
-		}
-		if err != nil {
-			return nil, nil, cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
-		}
-		defer os.RemoveAll(dir)
-		f.source.root = dir
+	done, err := f.replay(ctx, cmd)
+	if err != nil {
+		return nil, nil, err
 	}
+	defer done()
 	if err := f.source.check(); err != nil {
 		return nil, nil, err
 	}
@@ -94,28 +91,56 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 	return inv, scanErr, nil
 }
 
+// replay puts the host that --host names, if it does, in the place of this one,
+// until done is called.
+func (f *flags) replay(ctx context.Context, cmd *cobra.Command) (done func(), err error) {
+	if !cmd.Flags().Changed("host") {
+		return func() {}, nil
+	}
+	if cmd.Flags().Changed("root") {
+		return nil, cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
+	}
+	dir, err := extract(ctx, f.hostFile)
+	if ctx.Err() != nil {
+		return nil, errors.New("interrupted")
+	}
+	if err != nil {
+		return nil, cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
+	}
+	f.source.root = dir
+	return func() { os.RemoveAll(dir) }, nil
+}
+
 // extract writes a recorded host into a new folder, which the caller removes.
 func extract(ctx context.Context, file string) (string, error) {
 	if file == "" {
 		return "", errors.New("name a file, or - for standard input")
 	}
-	f, err := hostfile.Read(ctx, file)
+	dir, err := os.MkdirTemp("", "gpu-labeller-host-")
 	if err != nil {
 		return "", err
+	}
+	if err := extractTo(ctx, file, dir); err != nil {
+		os.RemoveAll(dir)
+		return "", err
+	}
+	return dir, nil
+}
+
+// extractTo writes a recorded host into an empty folder.
+func extractTo(ctx context.Context, file, dir string) error {
+	f, err := hostfile.Read(ctx, file)
+	if err != nil {
+		return err
 	}
 	if f.NVML == nil {
 		// This host's NVML is not that one's.
 		f.NVML = &nvml.Answer{Init: nvml.LibraryNotFound, Detail: "the recorded host has no nvml.yaml"}
 	}
-	dir, err := os.MkdirTemp("", "gpu-labeller-host-")
-	if err != nil {
-		return "", err
-	}
 	if err := f.Extract(ctx, dir); err != nil {
-		os.RemoveAll(dir)
-		return "", fmt.Errorf("%s: %w", file, err)
+		return fmt.Errorf("%s: %w", file, err)
 	}
-	return dir, nil
+	return nil
 }
 
 func exitCode(inv *discover.Inventory, scanErr error) int {
@@ -139,10 +164,25 @@ func exitCode(inv *discover.Inventory, scanErr error) int {
 
 // report is what -o json and -o yaml print.
 type report struct {
-	State    discover.State     `json:"state" yaml:"state"` // empty without GPUs
-	Labels   labels.Set         `json:"labels" yaml:"labels"`
+	State    discover.State     `json:"state,omitempty" yaml:"state,omitempty"` // absent without GPUs
+	Labels   sortedSet          `json:"labels" yaml:"labels"`
 	GPUs     []gpuReport        `json:"gpus" yaml:"gpus"`
 	Problems []discover.Problem `json:"problems" yaml:"problems"`
+}
+
+// sortedSet is in one order in all forms: by itself, YAML puts 9 before 10.
+type sortedSet labels.Set
+
+// MarshalYAML implements yaml.Marshaler.
+func (s sortedSet) MarshalYAML() (any, error) {
+	tree := &yaml.Node{Kind: yaml.MappingNode}
+	for _, key := range slices.Sorted(maps.Keys(s)) {
+		var k, v yaml.Node
+		k.SetString(key)
+		v.SetString(s[key])
+		tree.Content = append(tree.Content, &k, &v)
+	}
+	return tree, nil
 }
 
 // gpuReport is one GPU for people and scripts.
@@ -218,24 +258,9 @@ func writeReport(w io.Writer, format string, inv *discover.Inventory, set labels
 		_, err := set.WriteTo(w)
 		return err
 	}
-	r := report{State: inv.State(), Labels: set, GPUs: gpuReports(inv), Problems: append([]discover.Problem{}, inv.Problems...)}
+	r := report{State: inv.State(), Labels: sortedSet(set), GPUs: gpuReports(inv), Problems: append([]discover.Problem{}, inv.Problems...)}
 	for _, label := range rejected {
 		r.Problems = append(r.Problems, discover.Problem{Source: "labels", Text: label.String()})
 	}
-	if format == "yaml" {
-		// JSON has escapes that keep what is said; YAML's encoder does not use its.
-		for i := range r.GPUs {
-			r.GPUs[i].Product = cli.Printable(r.GPUs[i].Product)
-		}
-		for i := range r.Problems {
-			r.Problems[i].Text = cli.Printable(r.Problems[i].Text)
-		}
-		e := yaml.NewEncoder(w)
-		e.SetIndent(2)
-		if err := e.Encode(r); err != nil {
-			return err
-		}
-		return e.Close()
-	}
-	return cli.WriteJSON(w, r)
+	return encode(w, format, r)
 }

@@ -102,6 +102,7 @@ overhead: {podFixed: {cpu: 250m}}
 	t.Logf("%d clusters, %d pods bound, %d pending, in %.0f s", len(all), bound, len(all)-bound, time.Since(start).Seconds())
 	t.Run("shared-claim", func(t *testing.T) { testSharedClaim(t, c, all) })
 	t.Run("kubectl", func(t *testing.T) { testPlugin(t, c) })
+	t.Run("admission", func(t *testing.T) { testAdmission(t, c) })
 	t.Run("rights", func(t *testing.T) { testRights(t, c, all) })
 }
 
@@ -332,7 +333,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 		t.Errorf("without the right to list pods the verdict is %s, want unknown", result.Verdict)
 	}
 	var out bytes.Buffer
-	writeExplanation(page{Writer: &out}, result, false)
+	writeExplanation(page{Writer: &out}, result, subject{}, false)
 	if want := "pods: this user may not list pods in all namespaces"; !strings.Contains(out.String(), want) {
 		t.Errorf("lacks %q:\n%s", want, &out)
 	}
@@ -344,6 +345,37 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 	_, err = r.cluster(t.Context())
 	if got, want := fmt.Sprint(err), "this user may not list nodes"; !strings.Contains(got, want) {
 		t.Errorf("without any right the error is %q, want %q in it", got, want)
+	}
+}
+
+// testAdmission: a file that explain -f refuses the API server refuses, too, and the
+// other way round.
+func testAdmission(t *testing.T, c *cluster.Cluster) {
+	container := func(resources string) string {
+		return `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: default}, spec: {containers: [{name: main, image: main, resources: ` + resources + `}]}}`
+	}
+	for _, test := range []struct{ name, manifest string }{
+		{"well", container(`{limits: {nvidia.com/gpu: 1, cpu: 1}, requests: {cpu: 500m, memory: 1Gi}}`)},
+		{"equal", container(`{limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 1}}`)},
+		{"huge pages", container(`{limits: {hugepages-2Mi: 4Mi, memory: 1Gi}}`)},
+		{"requested", container(`{requests: {nvidia.com/gpu: 1}}`)},
+		{"huge pages requested", container(`{requests: {hugepages-2Mi: 4Mi, memory: 1Gi}}`)},
+		{"unequal", container(`{limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 1}}`)},
+		{"half", container(`{limits: {nvidia.com/gpu: 500m}}`)},
+		{"another domain", container(`{requests: {example.com/fpga: 1}}`)},
+		{"misspelt", container(`{limit: {nvidia.com/gpu: 1}}`)},
+		{"no container", `{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: []}}`},
+		{"no version", `{kind: Pod, metadata: {name: p}, spec: {containers: [{name: main, image: main}]}}`},
+	} {
+		file := filepath.Join(t.TempDir(), "pod.yaml")
+		if err := os.WriteFile(file, []byte(test.manifest), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, refused := c.TryKubectl("create", "--dry-run=server", "--filename="+file)
+		_, err := readObjects(file, nil, true)
+		if (err == nil) != (refused == nil) {
+			t.Errorf("%s: the API server says %v, explain -f %v", test.name, refused, err)
+		}
 	}
 }
 
@@ -378,6 +410,27 @@ func testPlugin(t *testing.T, c *cluster.Cluster) {
 			t.Errorf("kubectl %s lacks %q:\n%s%v", strings.Join(test.args, " "), test.want, out, err)
 		}
 	}
+	c.Apply(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: llm, namespace: default}
+spec:
+  replicas: 2
+  paused: true
+  selector: {matchLabels: {app: llm}}
+  template:
+    metadata: {labels: {app: llm}}
+    spec: {containers: [{name: main, image: main}]}
+`)
+	out, _ := c.TryKubectl("gpu-labeller", "explain", "deployment.apps/llm")
+	if want := "Deployment default/llm asks for 2 such pods"; !strings.Contains(out, want) {
+		t.Errorf("explain deployment.apps/llm lacks %q:\n%s", want, out)
+	}
+	_, err = c.TryKubectl("gpu-labeller", "explain", "job/llm")
+	if want := "there is no Job llm in namespace default"; !strings.Contains(fmt.Sprint(err), want) {
+		t.Errorf("the error is %v, want %q in it", err, want)
+	}
+	c.Kubectl("delete", "deployment", "llm", "--wait=false")
 	_, err = c.TryKubectl("gpu-labeller", "explain", "nobody")
 	if want := "there is no pod nobody in namespace default"; !strings.Contains(fmt.Sprint(err), want) {
 		t.Errorf("the error is %v, want %q in it", err, want)

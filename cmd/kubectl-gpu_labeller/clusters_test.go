@@ -14,7 +14,6 @@ import (
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
@@ -46,10 +45,10 @@ func fixtures(t *testing.T) []fixture {
 			t.Fatal(err)
 		}
 		f := fixture{name: strings.TrimSuffix(filepath.Base(file), ".txtar"), file: file, archive: a}
-		if f.objects, err = readObjects("-", bytes.NewReader(f.section("cluster.yaml"))); err != nil {
+		if f.objects, err = readObjects("-", bytes.NewReader(f.section("cluster.yaml")), false); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		p, err := readObjects("-", bytes.NewReader(f.section("pod.yaml")))
+		p, err := readObjects("-", bytes.NewReader(f.section("pod.yaml")), true)
 		if err != nil || len(p.Pods) != 1 {
 			t.Fatalf("%s: pod.yaml: %d pods, %v", file, len(p.Pods), err)
 		}
@@ -88,7 +87,7 @@ func complete(n *corev1.Node) {
 }
 
 func newFlags() *flags {
-	return &flags{config: genericclioptions.NewConfigFlags(true), output: choice{value: "table"}}
+	return &flags{config: genericclioptions.NewConfigFlags(true), output: cli.Choice{Value: "table"}}
 }
 
 // TestExplainClusters compares what explain prints, byte by byte.
@@ -97,7 +96,7 @@ func TestExplainClusters(t *testing.T) {
 	for _, f := range fixtures(t) {
 		t.Run(f.name, func(t *testing.T) {
 			var out bytes.Buffer
-			err := newFlags().explain(t.Context(), &out, &f.objects.Cluster, []*corev1.Pod{f.pod}, false)
+			err := newFlags().explain(t.Context(), &out, &f.objects.Cluster, []subject{{pod: f.pod}}, false)
 			var exit *cli.ExitError
 			if err != nil && !errors.As(err, &exit) {
 				t.Fatal(err)

@@ -18,9 +18,7 @@ const noFiles = cobra.ShellCompDirectiveNoFileComp
 // completeFlags completes the values of flags that kubectl completes, too.
 func (f *flags) completeFlags(cmd *cobra.Command) {
 	// The errors are of flags that do not exist: these do.
-	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return f.output.of, noFiles
-	})
+	_ = cmd.RegisterFlagCompletionFunc("output", f.output.Complete)
 	_ = cmd.RegisterFlagCompletionFunc("namespace", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return f.names(cmd, prefix, func(ctx context.Context, r *reader) (names []string) {
 			if l, err := r.core.Namespaces().List(ctx, metav1.ListOptions{}); err == nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-labeller/gpu-labeller/explain"
 	"github.com/gpu-labeller/gpu-labeller/fleet"
@@ -24,13 +24,17 @@ func newExplainCommand(f *flags) *cobra.Command {
 	var file string
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "explain (POD | -f FILE)",
+		Use:   "explain (POD | NAMESPACE/POD | KIND/NAME | -f FILE)",
 		Short: "Say where a pod fits, and why it is pending",
 		Long: `explain says for each node whether the scheduler would put a pod there: whether
 node selector, affinity, taints, resources and device claims (DRA) hold, who holds
 the GPUs, and how close the closest node comes. The pod is one of the cluster, or
 that of a file that need not be there yet: a Pod, or what makes pods (Deployment,
-StatefulSet, DaemonSet, ReplicaSet, Job, CronJob).
+StatefulSet, DaemonSet, ReplicaSet, Job, CronJob). Of what makes pods one pod is
+looked at: one that is pending, else one that it would make, with how many fit. What the
+API server would refuse of a file is an error.
+
+Of a pod that is there, what the scheduler says of it comes first.
 
 It asks the scheduler's own libraries. Host ports, volumes, topology spread and
 affinity to other pods are not checked; it says so when the pod has them. To a pod
@@ -45,6 +49,9 @@ Exit codes:
 Of several pods in a file, the highest code.`,
 		Example: `  # Why is it pending?
   kubectl gpu-labeller explain train-0 --namespace research
+
+  kubectl gpu-labeller explain research/train-0
+  kubectl gpu-labeller explain deployment/llm
 
   # Would it fit?
   kubectl gpu-labeller explain -f pod.yaml
@@ -61,22 +68,21 @@ Of several pods in a file, the highest code.`,
 				return cli.Exit(exitUsage, errors.New("-f and --objects cannot both be standard input"))
 			}
 			ctx := cmd.Context()
-			c, err := f.cluster(ctx, cmd.InOrStdin())
+			o, err := f.read(ctx, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
-			var pods []*corev1.Pod
+			var subjects []subject
 			if file != "" {
-				pods, err = f.podsOfFile(file, cmd.InOrStdin(), c)
+				subjects, err = f.podsOfFile(file, cmd.InOrStdin(), &o.Cluster)
 			} else {
-				var pod *corev1.Pod
-				pod, err = f.podOf(ctx, c, args[0])
-				pods = []*corev1.Pod{pod}
+				subjects = make([]subject, 1)
+				subjects[0], err = f.find(ctx, o, args[0])
 			}
 			if err != nil {
 				return err
 			}
-			return f.explain(ctx, cmd.OutOrStdout(), c, pods, all)
+			return f.explain(ctx, cmd.OutOrStdout(), &o.Cluster, subjects, all)
 		},
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "explain the pods of a `FILE`; - is standard input")
@@ -84,48 +90,33 @@ Of several pods in a file, the highest code.`,
 	return cmd
 }
 
-// podOf finds a pod among what was read, or asks for it: it may have ended, or
-// pods may not be listed.
-func (f *flags) podOf(ctx context.Context, c *fleet.Cluster, name string) (*corev1.Pod, error) {
-	name = strings.TrimPrefix(strings.TrimPrefix(name, "pods/"), "pod/")
-	namespace := f.namespace()
-	for _, pod := range c.Pods {
-		// In a file, objects may be without a namespace.
-		if pod.Name == name && (pod.Namespace == namespace || pod.Namespace == "" && f.objects != "") {
-			return pod, nil
-		}
-	}
-	if f.objects != "" {
-		return nil, fmt.Errorf("--objects: there is no pod %s in namespace %s", name, namespace)
-	}
-	r, err := f.reader()
-	if err != nil {
-		return nil, err
-	}
-	return r.pod(ctx, namespace, name)
-}
-
 // podsOfFile reads the pods of a file. Claims and templates beside them are taken
 // to be in the cluster.
-func (f *flags) podsOfFile(file string, stdin io.Reader, c *fleet.Cluster) ([]*corev1.Pod, error) {
-	o, err := readObjects(file, stdin)
+func (f *flags) podsOfFile(file string, stdin io.Reader, c *fleet.Cluster) ([]subject, error) {
+	o, err := readObjects(file, stdin, true)
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)
 	}
-	pods := append(o.Pods, o.templates...)
-	if len(pods) == 0 {
+	var subjects []subject
+	for _, pod := range o.Pods {
+		subjects = append(subjects, subject{pod: pod})
+	}
+	for _, w := range o.workloads {
+		subjects = append(subjects, subject{pod: w.pod, of: w})
+	}
+	if len(subjects) == 0 {
 		return nil, fmt.Errorf("-f: %s: there is no pod in it, and nothing that makes pods", file)
 	}
 	namespace := ""
 	if f.objects == "" || *f.config.Namespace != "" {
 		namespace = f.namespace()
 	}
-	for _, pod := range pods {
-		if pod.Namespace == "" {
-			pod.Namespace = namespace
+	for _, s := range subjects {
+		if s.pod.Namespace == "" {
+			s.pod.Namespace = namespace
 		}
-		if pod.Name == "" {
-			pod.Name = strings.TrimSuffix(pod.GenerateName, "-")
+		if s.pod.Name == "" {
+			s.pod.Name = strings.TrimSuffix(s.pod.GenerateName, "-")
 		}
 	}
 	for _, claim := range o.Claims {
@@ -140,14 +131,14 @@ func (f *flags) podsOfFile(file string, stdin io.Reader, c *fleet.Cluster) ([]*c
 	}
 	c.Claims = append(o.Claims, c.Claims...)
 	c.Templates = append(o.Templates, c.Templates...)
-	return pods, nil
+	return subjects, nil
 }
 
-func (f *flags) explain(ctx context.Context, out io.Writer, c *fleet.Cluster, pods []*corev1.Pod, all bool) error {
+func (f *flags) explain(ctx context.Context, out io.Writer, c *fleet.Cluster, subjects []subject, all bool) error {
 	code := exitOK
 	var results []*explain.Result
-	for _, pod := range pods {
-		r, err := explain.Explain(ctx, c, pod)
+	for _, s := range subjects {
+		r, err := explain.Explain(ctx, c, s.pod)
 		if err != nil {
 			return err
 		}
@@ -161,17 +152,17 @@ func (f *flags) explain(ctx context.Context, out io.Writer, c *fleet.Cluster, po
 	}
 	var err error
 	switch {
-	case f.output.value == "table":
+	case f.output.Value == "table":
 		for i, r := range results {
 			if i > 0 {
 				fmt.Fprintln(out)
 			}
-			writeExplanation(newPage(out), r, all)
+			writeExplanation(newPage(out), r, subjects[i], all)
 		}
 	case len(results) == 1:
-		err = write(out, f.output.value, results[0])
+		err = write(out, f.output.Value, results[0])
 	default:
-		err = write(out, f.output.value, results)
+		err = write(out, f.output.Value, results)
 	}
 	if err != nil || code == exitOK {
 		return err
@@ -181,16 +172,26 @@ func (f *flags) explain(ctx context.Context, out io.Writer, c *fleet.Cluster, po
 
 // writeExplanation writes a page for people: the verdict, the Nodes, what is in
 // the way, what was not looked at.
-func writeExplanation(p page, r *explain.Result, all bool) {
+func writeExplanation(p page, r *explain.Result, s subject, all bool) {
 	colours := map[explain.Verdict]string{explain.Schedulable: good, explain.Bound: good, explain.Pending: bad, explain.Unknown: vague}
 	p.text(0, 0, p.paint(colours[r.Verdict], cli.Printable(r.Summary)))
+	if text := s.about(r); text != "" {
+		p.text(0, 0, cli.Printable(text))
+	}
+	if r.Said != "" {
+		p.text(0, 2, "The scheduler says: "+cli.Printable(r.Said))
+	}
 	if len(r.Nodes) > 0 && r.Verdict != explain.Ended {
 		fmt.Fprintln(p)
 		writeNodeChecks(p, r, all)
 	}
 	pending := r.Verdict == explain.Pending || r.Verdict == explain.Unknown
 	if pending && len(r.Misses) > 0 {
-		fmt.Fprintln(p, "\n"+p.paint(bold, "In the way:"))
+		title := "In the way:"
+		if r.Said != "" && len(r.Fits) > 0 {
+			title = "In the way on the other nodes:"
+		}
+		fmt.Fprintln(p, "\n"+p.paint(bold, title))
 		for _, m := range r.Misses {
 			p.text(2, 4, string(m.Check)+where(m.Nodes, len(r.Nodes))+": "+cli.Printable(m.Text))
 			if m.Cure != "" {
@@ -201,10 +202,8 @@ func writeExplanation(p page, r *explain.Result, all bool) {
 	if r.Nearest != "" && pending && len(r.Nodes) > 1 {
 		i := slices.IndexFunc(r.Nodes, func(n explain.Node) bool { return n.Name == r.Nearest })
 		var failed []string
-		for _, check := range explain.Checks {
-			if r.Nodes[i].Checks[check] == explain.No {
-				failed = append(failed, string(check))
-			}
+		for _, check := range r.Nodes[i].Failed() {
+			failed = append(failed, string(check))
 		}
 		fmt.Fprintln(p)
 		p.text(0, 0, fmt.Sprintf("Nearest is %s, which fails only %s.", r.Nearest, strings.Join(failed, " and ")))
@@ -218,13 +217,36 @@ func writeExplanation(p page, r *explain.Result, all bool) {
 			p.text(2, 4, cli.Printable(line))
 		}
 	}
-	section("Not checked:", r.Unchecked)
+	if r.Scheduler != "" || len(r.Fits) == 0 || r.Said == "" { // else the first line has it
+		section("Not checked:", r.Unchecked)
+	}
 	section("Note:", r.Notes)
 	var unread []string
 	for _, u := range r.Unread {
 		unread = append(unread, string(u.Kind)+": "+u.Why)
 	}
 	section("Could not be read:", unread)
+}
+
+// about says which of a workload's pods is looked at, and how many have room.
+func (s subject) about(r *explain.Result) string {
+	switch {
+	case s.of == nil:
+		return ""
+	case s.pending > 0:
+		return fmt.Sprintf("It is one of %d pending pods of %s.", s.pending, s.of)
+	case s.of.replicas < 2:
+		return ""
+	}
+	text := fmt.Sprintf("%s asks for %d such pods; this is about one.", s.of, s.of.replicas)
+	switch {
+	case r.Verdict != explain.Schedulable:
+	case r.Room == nil:
+		text += " How many fit is not known."
+	default:
+		text += fmt.Sprintf(" As things are, %d fit.", *r.Room)
+	}
+	return text
 }
 
 // where says which Nodes a miss is of.
@@ -270,7 +292,7 @@ func writeNodeChecks(p page, r *explain.Result, all bool) {
 	for _, n := range closest(r.Nodes, all) {
 		row := []string{cli.Printable(n.Name), string(n.Fits)}
 		for _, check := range checks {
-			row = append(row, string(n.Checks[check]))
+			row = append(row, cell(n.Checks[check]))
 		}
 		if preferred {
 			row = append(row, strconv.FormatInt(n.Preference, 10))
@@ -287,29 +309,29 @@ func writeNodeChecks(p page, r *explain.Result, all bool) {
 		if column == 0 {
 			return ""
 		}
-		return map[string]string{"yes": good, "no": bad, "unknown": vague}[text]
+		return map[string]string{"yes": good, "no": bad, "ok": good, "blocks": bad, "unknown": vague}[text]
 	})
 	if more := len(r.Nodes) - (len(rows) - 1); more > 0 {
 		fmt.Fprintf(p, "… and %d more, which come no closer: --all shows them\n", more)
 	}
 }
 
-// closest is the Nodes that fail the fewest checks, sorted by name.
+// cell is a check as the table has it. What a pod asks nothing of is in no Node's
+// way.
+func cell(a explain.Answer) string {
+	if a == explain.NotAsked {
+		return string(explain.OK)
+	}
+	return string(a)
+}
+
+// closest is the Nodes with the least in the way, sorted by name.
 func closest(nodes []explain.Node, all bool) []explain.Node {
 	if all || len(nodes) <= mostNodes {
 		return nodes
 	}
-	failed := func(n explain.Node) int {
-		count := 0
-		for _, a := range n.Checks {
-			if a == explain.No {
-				count++
-			}
-		}
-		return count
-	}
 	best := slices.Clone(nodes)
-	slices.SortStableFunc(best, func(a, b explain.Node) int { return failed(a) - failed(b) })
+	slices.SortStableFunc(best, func(a, b explain.Node) int { return cmp.Compare(a.Distance, b.Distance) })
 	best = best[:mostNodes]
 	slices.SortFunc(best, func(a, b explain.Node) int { return strings.Compare(a.Name, b.Name) })
 	return best

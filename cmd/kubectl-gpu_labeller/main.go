@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -47,17 +48,20 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return cli.Execute(root, stderr)
 }
 
+// wide is what kubectl calls a table with all columns: nodes --wide.
+const wide = "wide"
+
 // flags are those of all commands.
 type flags struct {
 	config  *genericclioptions.ConfigFlags
-	output  choice
+	output  cli.Choice
 	objects string
 }
 
 func newRootCommand() *cobra.Command {
 	f := flags{
 		config: genericclioptions.NewConfigFlags(true),
-		output: choice{value: "table", of: []string{"table", "json", "yaml"}},
+		output: cli.Choice{Value: "table", Of: []string{"table", "json", "yaml"}, Also: wide},
 	}
 	cmd := &cobra.Command{
 		Use:   "kubectl-gpu_labeller",
@@ -65,6 +69,9 @@ func newRootCommand() *cobra.Command {
 		Long: `Show the GPUs of a cluster, why a pod that wants some is pending, and what to
 write into a pod to get them. All commands read and change nothing. Where a right
 is lacking, what could not be read is named and the rest goes on.
+
+kubectl completes kubectl gpu-labeller by a program in the PATH that is named
+kubectl_complete-gpu_labeller: a link of that name to this one.
 
 Exit codes:
   0  done: the pod fits or has its node, there are GPUs
@@ -78,6 +85,12 @@ Exit codes:
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if f.output.Value == wide && cmd.Name() != "nodes" {
+				return cli.Exit(exitUsage, errors.New("-o wide is for the command nodes"))
+			}
+			return nil
+		},
 	}
 	cmd.SetFlagErrorFunc(cli.UsageFlags)
 	persistent := cmd.PersistentFlags()

@@ -14,7 +14,7 @@ import (
 )
 
 func newNodesCommand(f *flags) *cobra.Command {
-	var wide bool
+	var whole bool
 	cmd := &cobra.Command{
 		Use:   "nodes [NODE...]",
 		Short: "Show the GPUs of the cluster at a glance",
@@ -23,8 +23,12 @@ is free, and adds up by product. It tells from the labels of gpu-labeller (or GP
 Feature Discovery), the resources of device plugins and the ResourceSlices of DRA
 drivers.
 
+The sums leave out of FREE what is on nodes that are cordoned or not ready, and say
+how much. A node whose state is tainted takes pods that tolerate its taints: --wide
+shows them.
+
 On a terminal the table is made to fit: columns are left out and names shortened.
---wide shows everything.
+--wide, or -o wide, shows everything.
 
 Exit codes:
   0  there are GPUs
@@ -39,8 +43,8 @@ Exit codes:
 				return err
 			}
 			for _, name := range args {
-				if nodeOf(c, name) == nil {
-					return fmt.Errorf("there is no node %s", name)
+				if _, err := nodeNamed(c, name); err != nil {
+					return err
 				}
 			}
 			all, err := c.GPUs()
@@ -50,14 +54,14 @@ Exit codes:
 			if len(args) > 0 {
 				all = slices.DeleteFunc(all, func(g fleet.GPUs) bool { return !slices.Contains(args, g.Node) })
 			}
-			if f.output.value == "table" {
-				writeNodes(newPage(cmd.OutOrStdout()), all, wide)
+			if f.output.Value == "table" || f.output.Value == wide {
+				writeNodes(newPage(cmd.OutOrStdout()), all, whole || f.output.Value == wide)
 				for _, u := range c.Unread {
 					if u.Kind == fleet.Pods {
 						fmt.Fprintln(cmd.ErrOrStderr(), "warning: pods could not be read, so what is requested is not known:", u.Why)
 					}
 				}
-			} else if err := write(cmd.OutOrStdout(), f.output.value, struct {
+			} else if err := write(cmd.OutOrStdout(), f.output.Value, struct {
 				Nodes  []fleet.GPUs   `json:"nodes"`
 				Sums   []fleet.Sum    `json:"sums"`
 				Unread []fleet.Unread `json:"unread"`
@@ -70,7 +74,7 @@ Exit codes:
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&wide, "wide", false, "show all columns and whole names, however wide that is")
+	cmd.Flags().BoolVar(&whole, wide, false, "show all columns and whole names, however wide that is")
 	return cmd
 }
 
@@ -93,6 +97,7 @@ var nodeColumns = []column{
 	{"SHARING", 1, true, func(g fleet.GPUs, _ fleet.Offer) string { return cli.Printable(g.Sharing) }},
 	{"DRIVER", 2, false, func(g fleet.GPUs, _ fleet.Offer) string { return cli.Printable(g.Driver) }},
 	{"STATE", 6, false, func(g fleet.GPUs, _ fleet.Offer) string { return state(g) }},
+	{"TAINTS", 1, true, func(g fleet.GPUs, _ fleet.Offer) string { return cli.Printable(strings.Join(g.Taints, ",")) }},
 	{"RESOURCE", 0, false, func(_ fleet.GPUs, o fleet.Offer) string { return offerName(o.Resource, o.DRA) }},
 	{"ALLOC", 0, false, func(_ fleet.GPUs, o fleet.Offer) string {
 		if o.Resource == "" {
@@ -129,14 +134,9 @@ func writeNodes(p page, all []fleet.GPUs, wide bool) {
 		if columns[column].heading != "STATE" || text == "-" {
 			return ""
 		}
-		switch text {
-		case "ok":
-			return good
-		case "degraded", "passthrough", "ok,cordoned":
-			return vague
-		}
-		return bad
+		return stateColour(text)
 	})
+	footnotes := nodeNotes(all, columns, wide)
 	fmt.Fprintln(p)
 	rows = [][]string{{"PRODUCT", "RESOURCE", "NODES", "GPUS", "ALLOC", "REQ", "FREE"}}
 	for _, s := range fleet.Sums(all) {
@@ -150,6 +150,65 @@ func writeNodes(p page, all []fleet.GPUs, wide bool) {
 		}
 	}
 	p.table(rows, nil)
+	for _, s := range fleet.Sums(all) {
+		if s.Withheld > 0 {
+			footnotes = append(footnotes, fmt.Sprintf("FREE leaves out %d %s of %s on nodes that are cordoned or not ready.", s.Withheld, offerName(s.Resource, s.DRA), cli.Printable(s.Product)))
+		}
+	}
+	for i, note := range footnotes {
+		if i == 0 {
+			fmt.Fprintln(p)
+		}
+		p.text(0, 2, note)
+	}
+}
+
+// stateColour is that of the worst word of a state. A taint is no trouble.
+func stateColour(text string) string {
+	colour := good
+	for word := range strings.SplitSeq(text, ",") {
+		switch word {
+		case "ok", "tainted":
+		case "degraded", "passthrough", "cordoned":
+			colour = vague
+		default:
+			return bad
+		}
+	}
+	return colour
+}
+
+// nodeNotes says what the table does not: GPUs that nobody can ask for, and which
+// columns had no room.
+func nodeNotes(all []fleet.GPUs, columns []column, whole bool) []string {
+	var notes, names []string
+	for _, g := range all {
+		if len(g.Offers) == 0 && g.Count > 0 && (g.State == "" || g.State == "ok" || g.State == "degraded") {
+			names = append(names, cli.Printable(g.Node))
+		}
+	}
+	if len(names) > 0 {
+		notes = append(notes, fmt.Sprintf("No pod can ask for the GPUs of %s: does a device plugin or a DRA driver run there?", few(names)))
+	}
+	var left []string
+	for _, c := range nodeColumns {
+		if c.rank > 0 && !c.wide && !whole && !slices.ContainsFunc(columns, func(shown column) bool { return shown.heading == c.heading }) {
+			left = append(left, c.heading)
+		}
+	}
+	if len(left) > 0 {
+		notes = append(notes, fmt.Sprintf("No room for %s: --wide shows all.", strings.Join(left, ", ")))
+	}
+	return notes
+}
+
+// few names up to three things and counts the others.
+func few(names []string) string {
+	const most = 3
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 // plainResources tells that every row's resource can be told from its vendor.
@@ -295,6 +354,9 @@ func state(g fleet.GPUs) string {
 	}
 	if g.Cordoned {
 		parts = append(parts, "cordoned")
+	}
+	if g.Tainted {
+		parts = append(parts, "tainted")
 	}
 	return strings.Join(parts, ",")
 }

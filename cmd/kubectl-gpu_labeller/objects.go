@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,31 +11,54 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpu-labeller/gpu-labeller/fleet"
 )
 
-// objects is what a file has: a cluster's objects, and the pods of templates
-// (Deployments and the like).
+// objects is what a file has: a cluster's objects, and what makes pods.
 type objects struct {
 	fleet.Cluster
-	templates []*corev1.Pod
+	workloads []*workload
+
+	// strict: what the API server would refuse of a new object is an error.
+	strict bool
 }
 
-// readObjects reads YAML or JSON documents, and lists of them. Kinds that say
-// nothing about placement are passed over.
-func readObjects(file string, stdin io.Reader) (*objects, error) {
-	in := stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
+// workload is what makes pods of a template: a Deployment and the like.
+type workload struct {
+	kind     string // as the API has it, Deployment
+	replicas int64  // 0 if it does not say: a DaemonSet
+	selector *metav1.LabelSelector
+	pod      *corev1.Pod // with the workload's name and namespace
+}
+
+func (w *workload) String() string { return w.kind + " " + fleet.PodName(w.pod) }
+
+// open opens a file, or gives standard input for -.
+func open(file string, stdin io.Reader) (io.ReadCloser, error) {
+	if file == "-" {
+		return io.NopCloser(stdin), nil
 	}
-	o := new(objects)
+	return os.Open(file)
+}
+
+// readObjects reads the objects of a file.
+func readObjects(file string, stdin io.Reader, strict bool) (*objects, error) {
+	in, err := open(file, stdin)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	return decodeObjects(file, in, strict)
+}
+
+// decodeObjects reads YAML or JSON documents, and lists of them. Kinds that say
+// nothing about placement are passed over. Errors name the file.
+func decodeObjects(file string, in io.Reader, strict bool) (*objects, error) {
+	o := &objects{strict: strict}
 	d := utilyaml.NewYAMLOrJSONDecoder(bufio.NewReader(in), 4096)
 	for n := 1; ; n++ {
 		var raw json.RawMessage
@@ -55,17 +79,36 @@ type owner struct {
 	Metadata struct{ Namespace, Name string }
 	Items    []json.RawMessage
 	Spec     struct {
+		Replicas    *int64
+		Parallelism *int64
+		Selector    *metav1.LabelSelector
 		Template    *corev1.PodTemplateSpec
 		JobTemplate struct {
-			Spec struct{ Template *corev1.PodTemplateSpec }
+			Spec struct {
+				Parallelism *int64
+				Template    *corev1.PodTemplateSpec
+			}
 		}
 	}
 }
 
 func (o *objects) add(raw json.RawMessage) error {
-	var kind struct{ Kind string }
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil // a document of comments
+	}
+	var kind struct {
+		APIVersion, Kind string
+		Metadata         struct{ ResourceVersion string }
+	}
 	if err := json.Unmarshal(raw, &kind); err != nil {
 		return err
+	}
+	// What the API server has taken may be of a later version than ours.
+	strict := o.strict && kind.Metadata.ResourceVersion == ""
+	if strict {
+		if err := knownFields(kind.APIVersion, kind.Kind, raw); err != nil {
+			return err
+		}
 	}
 	switch kind.Kind {
 	case "Node":
@@ -74,8 +117,7 @@ func (o *objects) add(raw json.RawMessage) error {
 		if err := appendTo(&o.Pods, raw); err != nil {
 			return err
 		}
-		setDefaults(o.Pods[len(o.Pods)-1])
-		return nil
+		return o.complete(o.Pods[len(o.Pods)-1], strict)
 	case "ResourceClaim":
 		if err := appendTo(&o.Claims, raw); err != nil {
 			return err
@@ -93,9 +135,6 @@ func (o *objects) add(raw json.RawMessage) error {
 	case "ResourceSlice":
 		return appendTo(&o.Slices, raw)
 	case "":
-		if len(raw) == 0 || string(raw) == "null" {
-			return nil
-		}
 		return errors.New("it has no kind: is it a Kubernetes object?")
 	}
 	var w owner
@@ -107,16 +146,27 @@ func (o *objects) add(raw json.RawMessage) error {
 			return err
 		}
 	}
-	template := w.Spec.Template
+	template, replicas := w.Spec.Template, cmp.Or(w.Spec.Replicas, w.Spec.Parallelism)
 	if template == nil {
-		template = w.Spec.JobTemplate.Spec.Template
+		template, replicas = w.Spec.JobTemplate.Spec.Template, w.Spec.JobTemplate.Spec.Parallelism
 	}
-	if template != nil {
-		pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-		pod.Name, pod.Namespace = w.Metadata.Name, w.Metadata.Namespace
-		setDefaults(pod)
-		o.templates = append(o.templates, pod)
+	if template == nil {
+		return nil
 	}
+	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.Name, pod.Namespace = w.Metadata.Name, w.Metadata.Namespace
+	o.workloads = append(o.workloads, &workload{kind: w.Kind, replicas: ptr.Deref(replicas, 0), selector: w.Spec.Selector, pod: pod})
+	return o.complete(pod, strict)
+}
+
+// complete does with a new pod what the API server does.
+func (o *objects) complete(pod *corev1.Pod, strict bool) error {
+	if strict {
+		if err := admissible(pod); err != nil {
+			return err
+		}
+	}
+	setDefaults(pod)
 	return nil
 }
 

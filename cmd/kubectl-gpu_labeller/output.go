@@ -5,30 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 )
-
-// choice is a flag that takes one of a few words.
-type choice struct {
-	value string
-	of    []string
-}
-
-func (c *choice) String() string { return c.value }
-func (c *choice) Type() string   { return strings.Join(c.of, "|") }
-
-func (c *choice) Set(s string) error {
-	if !slices.Contains(c.of, s) {
-		return fmt.Errorf("must be one of %s", strings.Join(c.of, ", "))
-	}
-	c.value = s
-	return nil
-}
 
 // write prints a value as JSON or YAML.
 func write(w io.Writer, format string, value any) error {

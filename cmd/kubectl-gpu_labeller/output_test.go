@@ -41,21 +41,21 @@ func TestPage(t *testing.T) {
 func TestManyNodes(t *testing.T) {
 	r := &explain.Result{Verdict: explain.Pending, Summary: "Pod p is pending."}
 	for i := range 100 {
-		answer := explain.No
+		answer, distance := explain.Blocks, 2.0
 		if i == 70 {
-			answer = explain.Yes
+			answer, distance = explain.OK, 1
 		}
-		r.Nodes = append(r.Nodes, explain.Node{Name: "node-" + string(rune('a'+i/10)) + string(rune('0'+i%10)), Fits: explain.No,
-			Checks: map[explain.Check]explain.Answer{explain.Taints: answer, explain.Resources: explain.No}})
+		r.Nodes = append(r.Nodes, explain.Node{Name: "node-" + string(rune('a'+i/10)) + string(rune('0'+i%10)), Fits: explain.No, Distance: distance,
+			Checks: map[explain.Check]explain.Answer{explain.Taints: answer, explain.Resources: explain.Blocks}})
 	}
 	var out bytes.Buffer
-	writeExplanation(page{Writer: &out}, r, false)
+	writeExplanation(page{Writer: &out}, r, subject{}, false)
 	text := out.String()
 	if n := strings.Count(text, "node-"); n != mostNodes || !strings.Contains(text, "node-h0") || !strings.Contains(text, "and 80 more") {
 		t.Errorf("%d nodes:\n%s", n, text)
 	}
 	out.Reset()
-	writeExplanation(page{Writer: &out}, r, true)
+	writeExplanation(page{Writer: &out}, r, subject{}, true)
 	if n := strings.Count(out.String(), "node-"); n != 100 {
 		t.Errorf("with --all %d nodes", n)
 	}

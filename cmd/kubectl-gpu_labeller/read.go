@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,21 +65,34 @@ func (f *flags) namespace() string {
 	return metav1.NamespaceDefault
 }
 
-// cluster reads all that is needed to place pods: from the API server, or from
-// --objects.
+// cluster reads all that is needed to place pods.
 func (f *flags) cluster(ctx context.Context, stdin io.Reader) (*fleet.Cluster, error) {
+	o, err := f.read(ctx, stdin)
+	if err != nil {
+		return nil, err
+	}
+	return &o.Cluster, nil
+}
+
+// read reads the cluster from the API server, or from --objects, which may hold
+// workloads, too.
+func (f *flags) read(ctx context.Context, stdin io.Reader) (*objects, error) {
 	if f.objects != "" {
-		o, err := readObjects(f.objects, stdin)
+		o, err := readObjects(f.objects, stdin, false)
 		if err != nil {
 			return nil, fmt.Errorf("--objects: %w", err)
 		}
-		return &o.Cluster, nil
+		return o, nil
 	}
 	r, err := f.reader()
 	if err != nil {
 		return nil, err
 	}
-	return r.cluster(ctx)
+	c, err := r.cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &objects{Cluster: *c}, nil
 }
 
 // cluster reads Nodes, without which there is nothing to say, and of the rest
@@ -150,6 +164,27 @@ func (r *reader) pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 		return nil, fmt.Errorf("pod %s: %w", fleet.Name(namespace, name), plain(err, "get pods in namespace "+namespace))
 	}
 	return pod, nil
+}
+
+// workload reads a Deployment or the like, whose typed clients would be one more
+// for each API group.
+func (r *reader) workload(ctx context.Context, kind workloadKind, namespace, name string) (*workload, error) {
+	path := "/apis/" + kind.group + "/namespaces/" + url.PathEscape(namespace) + "/" + kind.plural + "/" + url.PathEscape(name)
+	raw, err := r.core.RESTClient().Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no %s %s in namespace %s: name another with --namespace", kind.kind, name, namespace)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", kind.kind, fleet.Name(namespace, name), plain(err, "get "+kind.plural+" in namespace "+namespace))
+	}
+	var o objects
+	if err := o.add(raw); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", kind.kind, fleet.Name(namespace, name), err)
+	}
+	if len(o.workloads) != 1 {
+		return nil, fmt.Errorf("%s %s has no template", kind.kind, fleet.Name(namespace, name))
+	}
+	return o.workloads[0], nil
 }
 
 // plain says which right is lacking.

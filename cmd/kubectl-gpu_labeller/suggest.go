@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -28,7 +27,8 @@ func newSuggestCommand(f *flags) *cobra.Command {
 		Long: `suggest prints node selector, affinity, tolerations and limits that select GPUs
 like those of a node, and with a DRA driver a ResourceClaimTemplate whose attribute
 names are those of the node's ResourceSlices. Without a node it does so for each
-product of the cluster. A node need not be there yet: -f reads a Node, or the labels
+product of the cluster. What may keep the pod pending is a warning: more GPUs than a
+node has, a node that offers none. A node need not be there yet: -f reads a Node, or the labels
 that gpu-labeller --print prints for this or a recorded host.
 
 Exit codes:
@@ -63,8 +63,10 @@ Exit codes:
 			if err != nil {
 				return err
 			}
-			if len(args) == 1 && nodeOf(c, args[0]) == nil {
-				return fmt.Errorf("there is no node %s", args[0])
+			if len(args) == 1 {
+				if _, err := nodeNamed(c, args[0]); err != nil {
+					return err
+				}
 			}
 			all, err := c.GPUs()
 			if err != nil {
@@ -78,7 +80,11 @@ Exit codes:
 					continue
 				}
 				products = append(products, product)
-				s, err := c.Suggest(cmd.Context(), nodeOf(c, g.Node), g.Vendor, gpus)
+				node, err := nodeNamed(c, g.Node)
+				if err != nil {
+					return err
+				}
+				s, err := c.Suggest(cmd.Context(), node, g.Vendor, gpus)
 				if err != nil {
 					return err
 				}
@@ -87,6 +93,13 @@ Exit codes:
 			if len(suggestions) == 0 {
 				fmt.Fprintln(cmd.ErrOrStderr(), "no GPU to suggest: no label, resource or ResourceSlice tells of one")
 				return cli.Exit(exitNo, nil)
+			}
+			if podSpec { // which may go to kubectl apply, comments and all
+				for _, s := range suggestions {
+					for _, w := range s.Warnings {
+						fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s: %s\n", cli.Printable(s.Node), cli.Printable(w))
+					}
+				}
 			}
 			return f.suggest(cmd.OutOrStdout(), suggestions, podSpec)
 		},
@@ -97,25 +110,21 @@ Exit codes:
 	return cmd
 }
 
-func nodeOf(c *fleet.Cluster, name string) *corev1.Node {
+func nodeNamed(c *fleet.Cluster, name string) (*corev1.Node, error) {
 	i := slices.IndexFunc(c.Nodes, func(n *corev1.Node) bool { return n.Name == name })
 	if i < 0 {
-		return nil
+		return nil, fmt.Errorf("there is no node %s: kubectl get nodes lists them", name)
 	}
-	return c.Nodes[i]
+	return c.Nodes[i], nil
 }
 
 // readNode reads objects, or the labels of one Node.
 func readNode(file string, stdin io.Reader) (*fleet.Cluster, error) {
-	in := stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, fmt.Errorf("-f: %w", err)
-		}
-		defer f.Close()
-		in = f
+	in, err := open(file, stdin)
+	if err != nil {
+		return nil, fmt.Errorf("-f: %w", err)
 	}
+	defer in.Close()
 	content, err := io.ReadAll(in)
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)
@@ -124,7 +133,7 @@ func readNode(file string, stdin io.Reader) (*fleet.Cluster, error) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "the node", Labels: labels}}
 		return &fleet.Cluster{Nodes: []*corev1.Node{node}}, nil
 	}
-	o, err := readObjects("-", bytes.NewReader(content))
+	o, err := decodeObjects(file, bytes.NewReader(content), false)
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)
 	}
@@ -154,7 +163,7 @@ func readLabels(content []byte) (map[string]string, bool) {
 
 // suggest prints pieces, or whole pods.
 func (f *flags) suggest(out io.Writer, all []fleet.Suggestion, podSpec bool) error {
-	format := f.output.value
+	format := f.output.Value
 	if format != "table" && !podSpec {
 		if len(all) == 1 {
 			return write(out, format, all[0])
@@ -176,6 +185,12 @@ func (f *flags) suggest(out io.Writer, all []fleet.Suggestion, podSpec bool) err
 			fmt.Fprintln(out, "---")
 		}
 		fmt.Fprintln(out, "# "+headline(s))
+		for _, w := range s.Warnings {
+			fmt.Fprintln(out, "# Warning: "+cli.Printable(w))
+		}
+		if more := others(s); podSpec && len(more) > 0 {
+			fmt.Fprintln(out, "# The node also offers "+cli.Printable(strings.Join(more, ", ")))
+		}
 		var err error
 		if podSpec {
 			err = writeDocuments(out, suggestedPod(s))
@@ -194,12 +209,8 @@ func headline(s fleet.Suggestion) string {
 	if s.Product != "" {
 		text += ": " + cli.Printable(s.Product)
 	}
-	if n := len(s.AlsoOn); n > 0 {
-		const most = 3
-		text += ", as on " + strings.Join(s.AlsoOn[:min(n, most)], ", ")
-		if n > most {
-			text += fmt.Sprintf(" and %d more", n-most)
-		}
+	if len(s.AlsoOn) > 0 {
+		text += ", as on " + cli.Printable(few(s.AlsoOn))
 	}
 	return text
 }

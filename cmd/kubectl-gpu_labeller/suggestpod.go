@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
-	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-labeller/gpu-labeller/fleet"
@@ -26,21 +26,16 @@ func writePieces(out io.Writer, s fleet.Suggestion) error {
 		pieces = append(pieces, piece{"This product:", fields{"nodeSelector": s.Selector}})
 	}
 	if s.Affinity != nil {
-		comment := "Or any product that has at least as much:"
-		if s.Selector == nil {
-			comment = "What it has at least:"
-		}
-		pieces = append(pieces, piece{comment, fields{"affinity": affinity(s)}})
+		pieces = append(pieces, piece{affinityComment(s), fields{"affinity": affinity(s)}})
 	}
 	if len(s.Tolerations) > 0 {
 		pieces = append(pieces, piece{"The node is tainted:", fields{"tolerations": s.Tolerations}})
 	}
 	if s.Limits != nil {
-		comment := "In a container:"
-		if len(s.Resources) > 1 {
-			comment = "In a container; the node also offers " + strings.Join(s.Resources[1:], ", ") + ":"
+		pieces = append(pieces, piece{"In a container:", fields{"resources": fields{"limits": s.Limits}}})
+		for _, other := range others(s) {
+			pieces = append(pieces, piece{"Or in its place, as the node offers that, too:", fields{"resources": fields{"limits": fields{other: s.Limits[s.Resources[0]]}}}})
 		}
-		pieces = append(pieces, piece{comment, fields{"resources": fields{"limits": s.Limits}}})
 	}
 	for i, p := range pieces {
 		if i > 0 {
@@ -50,9 +45,6 @@ func writePieces(out io.Writer, s fleet.Suggestion) error {
 		if err := writeDocuments(out, []any{p.part}); err != nil {
 			return err
 		}
-	}
-	if s.Limits == nil && s.Claim == nil {
-		fmt.Fprintln(out, "\n# The node offers no resource of GPUs: does the device plugin run there?")
 	}
 	if s.Claim == nil {
 		return nil
@@ -66,6 +58,36 @@ func writePieces(out io.Writer, s fleet.Suggestion) error {
 	fmt.Fprintln(out, "---")
 	fmt.Fprintln(out, "# "+cli.Printable(s.ClaimNote))
 	return writeDocuments(out, []any{template(s)})
+}
+
+// affinityComment says what the affinity asks for, which is less than the product.
+func affinityComment(s fleet.Suggestion) string {
+	memory, family := false, false
+	for _, e := range s.Affinity.MatchExpressions {
+		memory = memory || e.Operator == corev1.NodeSelectorOpGt
+		family = family || e.Operator == corev1.NodeSelectorOpIn
+	}
+	comment := "Any GPU of this vendor:"
+	switch {
+	case memory && family:
+		comment = "Any product of this family with at least as much memory:"
+	case memory:
+		comment = "Any product with at least as much memory:"
+	case family:
+		comment = "Any product of this family:"
+	}
+	if s.Selector == nil {
+		return comment
+	}
+	return "Or a" + comment[1:]
+}
+
+// others is what the node offers beside the resource of the limits.
+func others(s fleet.Suggestion) []string {
+	if len(s.Resources) < 2 {
+		return nil
+	}
+	return s.Resources[1:]
 }
 
 // suggestedPod is a pod that asks for the GPUs: with DRA where a driver offers them and

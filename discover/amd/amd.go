@@ -258,29 +258,10 @@ func parseBytes(s string) (uint64, error) {
 		err = errNotMemory
 	}
 	if err != nil {
-		return 0, parsing(s, err)
+		return 0, pci.Parsing(s, err)
 	}
 	return n, nil
 }
-
-// parsing says what text could not be parsed, however long it is.
-func parsing(text string, err error) error {
-	if n := (*strconv.NumError)(nil); errors.As(err, &n) {
-		err = n.Err
-	}
-	return &parseError{text, err}
-}
-
-type parseError struct {
-	text string
-	err  error
-}
-
-func (e *parseError) Error() string {
-	return "parsing " + strconv.QuoteToASCII(e.text[:min(len(e.text), 40)]) + ": " + e.err.Error()
-}
-
-func (e *parseError) Unwrap() error { return e.err }
 
 // number reads the names of numbered folders, of any length; others are not
 // numbers.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
+	"github.com/gpu-labeller/gpu-labeller/discover/pci"
 )
 
 // Version is that of an IP block, as the kernel's IP_VERSION(9, 4, 3) has it;
@@ -107,7 +108,7 @@ func parseBlockNumber(s string) (int, error) {
 	}
 	n, err := strconv.ParseUint(digits, base, 8)
 	if err != nil {
-		return 0, parsing(s, err)
+		return 0, pci.Parsing(s, err)
 	}
 	return int(n), nil
 }

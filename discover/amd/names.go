@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/gpu-labeller/gpu-labeller/discover/pci"
 )
 
 // ids.txt has the names by device ID and revision; NOTICE says where from.
@@ -20,40 +22,32 @@ type name struct {
 
 var names = sync.OnceValue(func() map[uint16][]name {
 	byDevice := make(map[uint16][]name, 256)
-	for line := range strings.Lines(idsText) {
-		device, row, ok := parseName(line)
-		if ok {
-			byDevice[device] = append(byDevice[device], row)
+	for device, row := range pci.Rows(idsText) {
+		if n, ok := parseName(row); ok {
+			byDevice[device] = append(byDevice[device], n)
 		}
 	}
 	return byDevice
 })
 
-// parseName reads "744c c8,cc AMD Radeon RX 7900". Comments and empty lines are
-// no rows.
-func parseName(line string) (device uint16, row name, ok bool) {
-	line = strings.TrimSpace(line)
-	if line == "" || line[0] == '#' {
-		return 0, name{}, false
+// parseName reads "c8,cc AMD Radeon RX 7900".
+func parseName(row string) (n name, ok bool) {
+	revisions, text, _ := strings.Cut(row, " ")
+	if text == "" {
+		return name{}, false
 	}
-	id, rest, ok1 := strings.Cut(line, " ")
-	revisions, text, ok2 := strings.Cut(rest, " ")
-	n, err := strconv.ParseUint(id, 16, 16)
-	if !ok1 || !ok2 || err != nil || text == "" {
-		return 0, name{}, false
-	}
-	row.name = text
+	n.name = text
 	if revisions == "*" {
-		return uint16(n), row, true
+		return n, true
 	}
 	for s := range strings.SplitSeq(revisions, ",") {
 		r, err := strconv.ParseUint(s, 16, 8)
 		if err != nil {
-			return 0, name{}, false
+			return name{}, false
 		}
-		row.revisions = append(row.revisions, uint8(r))
+		n.revisions = append(n.revisions, uint8(r))
 	}
-	return uint16(n), row, true
+	return n, true
 }
 
 // Product is the marketing name of a device ID and revision, such as

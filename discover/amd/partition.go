@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
+	"github.com/gpu-labeller/gpu-labeller/discover/pci"
 )
 
 // Partitioning is a mode that a GPU is partitioned in, and those it can be.
@@ -48,7 +49,7 @@ func parseModes(text string) ([]string, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		mode := strings.TrimSpace(part)
 		if !isMode(mode) {
-			return nil, parsing(text, errNotModes)
+			return nil, pci.Parsing(text, errNotModes)
 		}
 		if !slices.Contains(modes, mode) {
 			modes = append(modes, mode)

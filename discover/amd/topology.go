@@ -196,7 +196,7 @@ func parseProperties(text []byte) (properties, error) {
 		}
 		name, value, ok := strings.Cut(line, " ")
 		if !ok {
-			return properties{}, parsing(line, errNotProperty)
+			return properties{}, pci.Parsing(line, errNotProperty)
 		}
 		var small *uint32
 		switch name {
@@ -215,7 +215,7 @@ func parseProperties(text []byte) (properties, error) {
 		case "size_in_bytes":
 			n, err := strconv.ParseUint(value, 10, 64)
 			if err != nil {
-				return properties{}, parsing(line, err)
+				return properties{}, pci.Parsing(line, err)
 			}
 			p.SizeInBytes = n
 			continue
@@ -224,7 +224,7 @@ func parseProperties(text []byte) (properties, error) {
 		}
 		n, err := strconv.ParseUint(value, 10, 32)
 		if err != nil {
-			return properties{}, parsing(line, err)
+			return properties{}, pci.Parsing(line, err)
 		}
 		*small = uint32(n)
 	}

@@ -41,14 +41,14 @@ func (r Root) Path(elem ...string) string {
 // ReadFile reads a file of at most max bytes. A longer one gives its first max
 // bytes and an error that wraps ErrTooLong.
 func (r Root) ReadFile(name string, max int) ([]byte, error) {
-	return readAt(unix.AT_FDCWD, r.Path(name), unix.O_RDONLY, max, make([]byte, min(max+1, 512)))
+	return readAt(unix.AT_FDCWD, r.Path(name), unix.O_RDONLY, max, make([]byte, min(max+1, 512)), false)
 }
 
 // Attribute reads a file of one page at most and trims white space and NULs
 // from its ends.
 func (r Root) Attribute(name string) (string, error) {
 	var buf [512]byte
-	b, err := readAt(unix.AT_FDCWD, r.Path(name), unix.O_RDONLY, PageSize, buf[:])
+	b, err := readAt(unix.AT_FDCWD, r.Path(name), unix.O_RDONLY, PageSize, buf[:], true)
 	return trim(b), err
 }
 
@@ -97,13 +97,13 @@ func (d Dir) Close() error { return unix.Close(d.fd) }
 // ReadFile is Root.ReadFile for a file in the folder; a symbolic link is not
 // followed.
 func (d Dir) ReadFile(name string, max int) ([]byte, error) {
-	return readAt(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW, max, make([]byte, min(max+1, 512)))
+	return readAt(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW, max, make([]byte, min(max+1, 512)), false)
 }
 
 // Attribute is Root.Attribute for a file in the folder.
 func (d Dir) Attribute(name string) (string, error) {
 	var buf [512]byte
-	b, err := readAt(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW, PageSize, buf[:])
+	b, err := readAt(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW, PageSize, buf[:], true)
 	return trim(b), err
 }
 
@@ -134,8 +134,9 @@ func openDir(dir int, name string) (Dir, error) {
 }
 
 // readAt reads a file of at most max bytes into buf, which is at most one byte
-// longer than that, and a larger one if need be.
-func readAt(dir int, name string, flags, max int, buf []byte) ([]byte, error) {
+// longer than that, and a larger one if need be. An attribute comes whole in a
+// read that has room for more, so it is not asked for its end.
+func readAt(dir int, name string, flags, max int, buf []byte, attribute bool) ([]byte, error) {
 	var fd int
 	var err error
 	for {
@@ -172,7 +173,7 @@ func readAt(dir int, name string, flags, max int, buf []byte) ([]byte, error) {
 		switch {
 		case n > max:
 			return buf[:max], fmt.Errorf("%w (%d bytes)", ErrTooLong, max)
-		case m == 0:
+		case m == 0, attribute && n < len(buf):
 			return buf[:n], nil
 		case n == len(buf):
 			// One byte more than allowed tells a full file from a longer one.

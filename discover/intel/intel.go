@@ -148,7 +148,7 @@ func parseBytes(s string) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(digits, base, 64)
 	if err != nil || n > 1<<50 {
-		return 0, errors.New("parsing " + strconv.QuoteToASCII(s[:min(len(s), 40)]) + ": " + errNotBytes.Error())
+		return 0, pci.Parsing(s, errNotBytes)
 	}
 	return n, nil
 }

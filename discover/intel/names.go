@@ -2,9 +2,10 @@ package intel
 
 import (
 	_ "embed"
-	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/gpu-labeller/gpu-labeller/discover/pci"
 )
 
 // ids.txt has the models by device ID; NOTICE says where from.
@@ -45,38 +46,33 @@ func (m Model) String() string {
 
 var models = sync.OnceValue(func() map[uint16]Model {
 	byDevice := make(map[uint16]Model, 256)
-	for line := range strings.Lines(idsText) {
-		if device, m, ok := parseModel(line); ok {
+	for device, row := range pci.Rows(idsText) {
+		if m, ok := parseModel(row); ok {
 			byDevice[device] = m
 		}
 	}
 	return byDevice
 })
 
-// parseModel reads "56a0 d A_Series Arc A770". Comments and empty lines are no
-// rows.
-func parseModel(line string) (device uint16, m Model, ok bool) {
-	fields := strings.Fields(line)
-	if len(fields) < 3 || fields[0][0] == '#' {
-		return 0, Model{}, false
+// parseModel reads "d A_Series Arc A770".
+func parseModel(row string) (m Model, ok bool) {
+	fields := strings.Fields(row)
+	if len(fields) < 2 {
+		return Model{}, false
 	}
-	n, err := strconv.ParseUint(fields[0], 16, 16)
-	if err != nil {
-		return 0, Model{}, false
-	}
-	switch fields[1] {
+	switch fields[0] {
 	case "d":
 		m.Kind = Discrete
 	case "i":
 		m.Kind = Integrated
 	default:
-		return 0, Model{}, false
+		return Model{}, false
 	}
-	if fields[2] != "-" {
-		m.Family = fields[2]
+	if fields[1] != "-" {
+		m.Family = fields[1]
 	}
-	m.Product = strings.Join(fields[3:], " ")
-	return uint16(n), m, true
+	m.Product = strings.Join(fields[2:], " ")
+	return m, true
 }
 
 // Lookup is the model of a device ID.

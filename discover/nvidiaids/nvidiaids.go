@@ -5,9 +5,10 @@ package nvidiaids
 
 import (
 	_ "embed"
-	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/gpu-labeller/gpu-labeller/discover/pci"
 )
 
 // ids.txt has the models by device ID; NOTICE says where from.
@@ -23,26 +24,18 @@ type Model struct {
 
 var models = sync.OnceValue(func() map[uint16]Model {
 	byDevice := make(map[uint16]Model, 384)
-	for line := range strings.Lines(idsText) {
-		if device, m, ok := parseModel(line); ok {
+	for device, row := range pci.Rows(idsText) {
+		if m, ok := parseModel(row); ok {
 			byDevice[device] = m
 		}
 	}
 	return byDevice
 })
 
-// parseModel reads "2331 hopper H100 PCIe". Comments and empty lines are no
-// rows.
-func parseModel(line string) (device uint16, m Model, ok bool) {
-	fields := strings.Fields(line)
-	if len(fields) < 3 || fields[0][0] == '#' {
-		return 0, Model{}, false
-	}
-	n, err := strconv.ParseUint(fields[0], 16, 16)
-	if err != nil {
-		return 0, Model{}, false
-	}
-	return uint16(n), Model{Product: "NVIDIA " + strings.Join(fields[2:], " "), Family: fields[1]}, true
+// parseModel reads "hopper H100 PCIe".
+func parseModel(row string) (Model, bool) {
+	family, product, ok := strings.Cut(row, " ")
+	return Model{Product: "NVIDIA " + product, Family: family}, ok
 }
 
 // Lookup is the model of a device ID. Laptop parts, samples and most models

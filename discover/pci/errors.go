@@ -1,6 +1,10 @@
 package pci
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
 
 // FieldError is a failure that concerns one PCI function, and of that one field
 // at most. Err is what went wrong, without the path: errors.Is tells
@@ -27,3 +31,12 @@ func (e *FieldError) Unwrap() error { return e.Err }
 // ErrGone reports a function whose folder is not there (any more): it was
 // unplugged, or unbound from its PF, while it was looked at.
 var ErrGone = errors.New("it went away while it was read")
+
+// Parsing says what text could not be parsed, in ASCII and however long it is. It
+// wraps err, or what a *strconv.NumError wraps.
+func Parsing(text string, err error) error {
+	if n := (*strconv.NumError)(nil); errors.As(err, &n) {
+		err = n.Err
+	}
+	return fmt.Errorf("parsing %s: %w", strconv.QuoteToASCII(text[:min(len(text), 40)]), err)
+}

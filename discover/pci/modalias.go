@@ -46,7 +46,7 @@ func newDecoder() (*ghwpci.Info, error) {
 func parseModalias(modalias string) (ids, error) {
 	// ghw cuts at fixed places whatever stands between them.
 	if !isModalias(modalias) {
-		return ids{}, parsing(modalias, errNotModalias)
+		return ids{}, Parsing(modalias, errNotModalias)
 	}
 	info, err := decoder()
 	if err != nil {
@@ -54,7 +54,7 @@ func parseModalias(modalias string) (ids, error) {
 	}
 	d := info.ParseDevice("", modalias) // the address is only copied
 	if d == nil {
-		return ids{}, parsing(modalias, errNotModalias)
+		return ids{}, Parsing(modalias, errNotModalias)
 	}
 	var found ids
 	for _, field := range []struct {
@@ -67,12 +67,12 @@ func parseModalias(modalias string) (ids, error) {
 		{&found.subsystemDevice, d.Subsystem.ID},
 	} {
 		if *field.id, err = parseID(field.text); err != nil {
-			return ids{}, parsing(modalias, errNotHex)
+			return ids{}, Parsing(modalias, errNotHex)
 		}
 	}
 	found.class, err = parseClass(d.Class.ID + d.Subclass.ID + d.ProgrammingInterface.ID)
 	if err != nil {
-		return ids{}, parsing(modalias, errNotHex)
+		return ids{}, Parsing(modalias, errNotHex)
 	}
 	return found, nil
 }

@@ -2,7 +2,6 @@ package pci
 
 import (
 	"errors"
-	"fmt"
 	"path"
 	"strconv"
 	"strings"
@@ -15,14 +14,6 @@ var (
 	errNotModalias = errors.New("want pci:v…d…sv…sd…bc…sc…i…")
 )
 
-// parsing says what text could not be parsed, however long it is.
-func parsing(text string, err error) error {
-	if n := (*strconv.NumError)(nil); errors.As(err, &n) {
-		err = n.Err
-	}
-	return fmt.Errorf("parsing %.40q: %w", text, err)
-}
-
 // parseHex reads an ID or a class as sysfs writes it, 0x10de.
 func parseHex(s string, bits int) (uint32, error) {
 	digits, ok := strings.CutPrefix(s, "0x")
@@ -31,7 +22,7 @@ func parseHex(s string, bits int) (uint32, error) {
 	}
 	n, err := strconv.ParseUint(digits, 16, bits)
 	if err != nil {
-		return 0, parsing(s, err)
+		return 0, Parsing(s, err)
 	}
 	return uint32(n), nil
 }
@@ -54,7 +45,7 @@ func parseRevision(s string) (uint8, error) {
 func parseNUMANode(s string) (*int, error) {
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil {
-		return nil, parsing(s, err)
+		return nil, Parsing(s, err)
 	}
 	if n < 0 {
 		return nil, nil
@@ -67,7 +58,7 @@ func parseNUMANode(s string) (*int, error) {
 func parseVFs(s string) (*int, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil {
-		return nil, parsing(s, err)
+		return nil, Parsing(s, err)
 	}
 	vfs := int(n)
 	return &vfs, nil
@@ -82,7 +73,7 @@ func parseLinkSpeed(s string) (string, error) {
 	number, ok := strings.CutSuffix(strings.TrimSuffix(s, " PCIe"), " GT/s")
 	n, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil || !(n > 0 && n < 1000) {
-		return "", parsing(s, errNotSpeed)
+		return "", Parsing(s, errNotSpeed)
 	}
 	return s, nil
 }
@@ -92,7 +83,7 @@ func parseLinkSpeed(s string) (string, error) {
 func parseLinkWidth(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 8)
 	if err != nil {
-		return 0, parsing(s, err)
+		return 0, Parsing(s, err)
 	}
 	if n > 32 {
 		return 0, nil
@@ -104,7 +95,7 @@ func parseLinkWidth(s string) (int, error) {
 func parseName(target string) (string, error) {
 	name := path.Base(target)
 	if name == "/" || name == "." || name == ".." {
-		return "", parsing(target, errNoBaseName)
+		return "", Parsing(target, errNoBaseName)
 	}
 	return name, nil
 }

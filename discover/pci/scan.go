@@ -126,12 +126,15 @@ func (r *reader) function(wanted func(class uint32, vendor uint16) bool) *Functi
 	link(r, "iommu_group", parseName, &f.IOMMUGroup)
 	link(r, "physfn", parsePhysicalFunction, &f.PhysicalFunction)
 	attribute(r, "numa_node", optional, parseNUMANode, &f.NUMANode)
-	attribute(r, "sriov_totalvfs", optional, parseVFs, &f.TotalVFs)
-	attribute(r, "sriov_numvfs", optional, parseVFs, &f.NumVFs)
-	attribute(r, "current_link_speed", optional, parseLinkSpeed, &f.LinkSpeed)
-	attribute(r, "current_link_width", optional, parseLinkWidth, &f.LinkWidth)
-	attribute(r, "max_link_speed", optional, parseLinkSpeed, &f.MaxLinkSpeed)
-	attribute(r, "max_link_width", optional, parseLinkWidth, &f.MaxLinkWidth)
+	if f.PhysicalFunction == nil {
+		// A virtual function has neither of its own, and there may be thousands.
+		attribute(r, "sriov_totalvfs", optional, parseVFs, &f.TotalVFs)
+		attribute(r, "sriov_numvfs", optional, parseVFs, &f.NumVFs)
+		attribute(r, "current_link_speed", optional, parseLinkSpeed, &f.LinkSpeed)
+		attribute(r, "current_link_width", optional, parseLinkWidth, &f.LinkWidth)
+		attribute(r, "max_link_speed", optional, parseLinkSpeed, &f.MaxLinkSpeed)
+		attribute(r, "max_link_width", optional, parseLinkWidth, &f.MaxLinkWidth)
+	}
 	if f.Vendor == NVIDIA {
 		f.VGPU = r.vgpu()
 	}

@@ -123,9 +123,9 @@ func (c *Cluster) prepare() error {
 		"tokens.csv": []byte(adminToken + `,admin,admin,"system:masters"` + "\n" +
 			schedulerToken + ",system:kube-scheduler,scheduler\n" +
 			managerToken + ",system:kube-controller-manager,controller-manager\n"),
-		"admin.kubeconfig":              c.kubeconfig(adminToken),
-		"scheduler.kubeconfig":          c.kubeconfig(schedulerToken),
-		"controller-manager.kubeconfig": c.kubeconfig(managerToken),
+		"admin.kubeconfig":              c.KubeconfigWithToken(adminToken),
+		"scheduler.kubeconfig":          c.KubeconfigWithToken(schedulerToken),
+		"controller-manager.kubeconfig": c.KubeconfigWithToken(managerToken),
 	} {
 		if err := os.WriteFile(c.path(name), data, 0o600); err != nil {
 			return err
@@ -195,7 +195,8 @@ func (c *Cluster) Kubeconfig() string {
 	return c.path("admin.kubeconfig")
 }
 
-func (c *Cluster) kubeconfig(token string) []byte {
+// KubeconfigWithToken returns a kubeconfig that authenticates with token.
+func (c *Cluster) KubeconfigWithToken(token string) []byte {
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config
 clusters:

@@ -66,6 +66,46 @@ func (c *Cluster) CreateNode(name string) {
 	})
 }
 
+// ServiceAccount makes a ServiceAccount, and its namespace where there is none, and
+// returns a token of it. The rules are those of a ClusterRole and of a Role in its
+// namespace, in YAML; empty for no Role.
+func (c *Cluster) ServiceAccount(namespace, name, clusterRules, rules string) string {
+	c.tb.Helper()
+	manifest := fmt.Sprintf(`
+{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
+---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: %[2]s, namespace: %[1]s}}
+`, namespace, name)
+	grant := func(kind, metadata, rules string) {
+		manifest += fmt.Sprintf(`---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: %[1]s, metadata: %[2]s, rules: [%[3]s]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: %[1]sBinding
+metadata: %[2]s
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %[1]s, name: %[4]s}
+subjects: [{kind: ServiceAccount, name: %[4]s, namespace: %[5]s}]
+`, kind, metadata, rules, name, namespace)
+	}
+	grant("ClusterRole", "{name: "+name+"}", clusterRules)
+	if rules != "" {
+		grant("Role", "{name: "+name+", namespace: "+namespace+"}", rules)
+	}
+	c.Apply(manifest)
+	return c.ServiceAccountToken(namespace, name, "")
+}
+
+// ApplyNodeFeatures makes NFD's NodeFeature objects known to the API server.
+func (c *Cluster) ApplyNodeFeatures() {
+	c.tb.Helper()
+	root, err := moduleRoot()
+	if err != nil {
+		c.tb.Fatalf("cluster: %v", err)
+	}
+	c.Kubectl("apply", "--filename="+filepath.Join(root, "testdata", "cluster", "nodefeature-crd.yaml"))
+	c.Kubectl("wait", "crd/nodefeatures.nfd.k8s-sigs.io", "--for=condition=Established", "--timeout=30s")
+}
+
 // ServiceAccountToken returns a token of an existing ServiceAccount, good for an
 // hour. With a pod's name, which must exist, the token is bound to that pod and
 // names the Node it runs on, as the ones are that the kubelet mounts.

@@ -44,6 +44,16 @@ func newPKI() (*pki, error) {
 // for a client: Kubernetes takes the name as the user and the organizations as
 // its groups.
 func (p *pki) issue(name string, organizations []string) (cert, key []byte, err error) {
+	usage := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	return p.sign(name, organizations, usage, []net.IP{net.IPv4(127, 0, 0, 1)})
+}
+
+// issueFor is issue for a server at other addresses than loopback.
+func (p *pki) issueFor(name string, organizations []string, addresses ...net.IP) (cert, key []byte, err error) {
+	return p.sign(name, organizations, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, addresses)
+}
+
+func (p *pki) sign(name string, organizations []string, usage []x509.ExtKeyUsage, addresses []net.IP) (cert, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
@@ -51,8 +61,8 @@ func (p *pki) issue(name string, organizations []string) (cert, key []byte, err 
 	template := certificate(name)
 	template.Subject.Organization = organizations
 	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	template.ExtKeyUsage = usage
+	template.IPAddresses = addresses
 	template.DNSNames = []string{"localhost", "kubernetes.default.svc"}
 	der, err := x509.CreateCertificate(rand.Reader, template, p.cert, private.Public(), p.key)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,32 +24,43 @@ func Limit() {
 }
 
 // Trim unmaps the pages of our own program file. Start-up touches nearly all of
-// them, once: the runtime checks its tables, and every package initialises. Those
-// that are needed again come back from the page cache, a microsecond each.
+// them, once: the runtime checks its tables, and every package initialises; and a
+// scan many. Those that are needed again come back from the page cache, a
+// microsecond each.
 //
 // Errors do no harm: the process stays as large as it was.
 func Trim() error {
-	executable, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		return err
-	}
-	maps, err := os.Open("/proc/self/smaps")
-	if err != nil {
-		return err
-	}
-	defer maps.Close()
-	text, err := io.ReadAll(io.LimitReader(maps, 4<<20))
+	pages, err := ownPages()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, m := range programPages(text, executable) {
+	for _, m := range pages {
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED); errno != 0 {
 			errs = append(errs, errno)
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// ownPages does not change while the process lives: what cannot be written stays
+// as it is.
+var ownPages = sync.OnceValues(func() ([]mapping, error) {
+	executable, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
+	maps, err := os.Open("/proc/self/smaps")
+	if err != nil {
+		return nil, err
+	}
+	defer maps.Close()
+	text, err := io.ReadAll(io.LimitReader(maps, 4<<20))
+	if err != nil {
+		return nil, err
+	}
+	return programPages(text, executable), nil
+})
 
 type mapping struct{ start, end uintptr }
 

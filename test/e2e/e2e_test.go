@@ -200,11 +200,7 @@ func (w *world) eventually(t *testing.T, state string) {
 // nodeFeature installs the chart with sink node-feature. There is no NFD to label the
 // Node.
 func (w *world) nodeFeature(t *testing.T) {
-	crd, err := os.ReadFile(root + "/testdata/cluster/nodefeature-crd.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Apply(string(crd))
+	w.ApplyNodeFeatures()
 	w.runHelm(t, "install", "gpu-labeller", chart, "--namespace=gpus", "--create-namespace", "--wait", "--timeout=60s",
 		"--set", "sinks={node-feature},nvml.access=driverRoot,nvml.driverRoot.privileged=false,nvml.driverRoot.path="+w.root+",host.sys="+w.sys)
 	var object struct {

@@ -191,7 +191,7 @@ func (h *host) args() []string {
 	if !h.chooses {
 		args = append(args, "--sink=node")
 	}
-	return append(args, "--node-name", h.name, "--kubeconfig", h.kubeconfig)
+	return append(args, "--node-name", h.name, "--force-node-name", "--kubeconfig", h.kubeconfig)
 }
 
 func (h *host) run(args []string) *process {

@@ -91,7 +91,7 @@ func serverRows() []row {
 				h.proxy.set(status(503, "ServiceUnavailable"))
 			},
 			before: want{of: none},
-			during: []step{{do: awaitLog("cannot tell yet whether the cluster has NodeFeature objects"), want: want{of: none}, quiet: true}},
+			during: []step{{do: awaitLog("not known yet whether the cluster has NodeFeature objects"), want: want{of: none}, quiet: true}},
 			after:  whole(func(h *host) { h.proxy.set(nil) }),
 		},
 		row{

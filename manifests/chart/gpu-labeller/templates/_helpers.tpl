@@ -14,7 +14,7 @@
 
 {{- define "gpu-labeller.selector" -}}
 app.kubernetes.io/name: {{ include "gpu-labeller.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "gpu-labeller.labels" -}}
@@ -44,18 +44,45 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "gpu-labeller.fullname" . }}-cleanup
 {{- end }}
 
-{{/* Whether the agent, or the clean-up, talks to the API server: "true" or empty. */}}
+{{/* Whether the agent talks to the API server: "true" or empty. */}}
 {{- define "gpu-labeller.usesAPI" -}}
 {{- if or (has "node" .Values.sinks) (has "node-feature" .Values.sinks) }}true{{ end }}
 {{- end }}
 
-{{- define "gpu-labeller.cleans" -}}
-{{- if and .Values.cleanup.enabled (include "gpu-labeller.usesAPI" .) }}true{{ end }}
+{{/* Whether the cluster knows ValidatingAdmissionPolicy v1: "true" or empty. */}}
+{{- define "gpu-labeller.hasPolicies" -}}
+{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}true{{ end }}
 {{- end }}
 
-{{/* The sinks that a clean-up of all Nodes can reach. */}}
-{{- define "gpu-labeller.cleanupSinks" -}}
-{{- without .Values.sinks "feature-file" | join "," }}
+{{/* Refuses values that would be passed over, or that do not go together. */}}
+{{- define "gpu-labeller.check" -}}
+{{- if not .Values.sinks }}
+{{- fail "sinks is empty: name where labels are published, one or more of node, node-feature, feature-file" }}
+{{- end }}
+{{- if and .Values.featureFile.expiry (not (has "feature-file" .Values.sinks)) }}
+{{- fail "featureFile.expiry is about sink feature-file, which is not among sinks" }}
+{{- end }}
+{{- with .Values.config }}
+{{- if and (not .configMap) (or (and .key (ne .key "config.yaml")) .intelNamesKey) }}
+{{- fail "config.key and config.intelNamesKey are keys of a ConfigMap: name it with config.configMap" }}
+{{- end }}
+{{- if and .configMap (not (or .key .intelNamesKey)) }}
+{{- fail "config.configMap is mounted for nothing: name its key with config.key or config.intelNamesKey" }}
+{{- end }}
+{{- end }}
+{{- range .Values.extraArgs }}
+{{- $flag := regexFind "^--[a-z-]+" . }}
+{{- if eq $flag "--listen" }}
+{{- fail "extraArgs: --listen is not to be changed: the probes and the PodMonitor ask port 8080" }}
+{{- else if eq $flag "--sink" }}
+{{- fail "extraArgs: --sink is the value sinks, which the agent's rights follow" }}
+{{- else if eq $flag "--taint" }}
+{{- fail "extraArgs: --taint is the value taint.enabled, with taint.key, taint.value and taint.effect, which the admission policy follows" }}
+{{- end }}
+{{- end }}
+{{- if and .Values.policy.create (include "gpu-labeller.usesAPI" .) (not (include "gpu-labeller.hasPolicies" .)) }}
+{{- fail (printf "policy.create needs Kubernetes 1.30 (ValidatingAdmissionPolicy), and this is %s: set policy.create=false, with which every agent's token can change every Node of the cluster; or sinks={feature-file}, with which the agents have no rights" .Capabilities.KubeVersion.Version) }}
+{{- end }}
 {{- end }}
 
 {{/* What containers of every kind may not do. */}}
@@ -66,11 +93,16 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Marks an object as part of the clean-up after an uninstall. */}}
+{{/*
+Marks an object as part of the clean-up after an uninstall. When the Job fails, or
+takes longer than Helm waits, Helm deletes the hooks before it, and with them its
+rights: so the Job goes too (hook-failed), after Helm has printed its log.
+*/}}
 {{- define "gpu-labeller.hook" -}}
 helm.sh/hook: post-delete
 helm.sh/hook-weight: {{ . | quote }}
-helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded{{ if eq . "0" }},hook-failed
+helm.sh/hook-output-log-policy: hook-failed{{ end }}
 {{- end }}
 
 {{/*
@@ -82,16 +114,11 @@ Operator's or its users'.
 ^(nvidia[.]com/(cuda[.](driver|runtime)(-version)?[.][a-z]+|gfd[.]timestamp|gpu[.](clique|compute[.](major|minor)|count|engines[.][a-z]+|family|machine|memory|mode|multiprocessors|product|replicas|sharing-strategy|slices[.](ci|gi))|mig[.](capable|strategy)|mig-[^/]+[.](count|engines[.][a-z]+|memory|multiprocessors|product|replicas|sharing-strategy|slices[.](ci|gi))|mps[.]capable|vgpu[.](present|host-driver-(branch|version)))|gpu[.]feature[.]node[.]kubernetes[.]io/.+|feature[.]node[.]kubernetes[.]io/pci-.+|(beta[.])?amd[.]com/gpu[.].+|gpu[.]intel[.]com/.+|intel[.]feature[.]node[.]kubernetes[.]io/gpu)$
 {{- end }}
 
-{{/* The rules of a policy: all of a Node but its labels stays as it is. */}}
+{{/* Rules of a policy: all of a Node but its labels and its spec stays as it is. */}}
 {{- define "gpu-labeller.onlyLabels" -}}
 - expression: request.?subResource.orValue("") == ""
   message: a subresource may not be changed
   reason: Forbidden
-{{- if not .Values.taint.enabled }}
-- expression: dyn(object).?spec.orValue({}) == dyn(oldObject).?spec.orValue({})
-  message: the spec, its taints included, may not be changed
-  reason: Forbidden
-{{- end }}
 - expression: object.metadata.?annotations.orValue({}) == oldObject.metadata.?annotations.orValue({})
   message: annotations may not be changed
   reason: Forbidden
@@ -103,15 +130,18 @@ Operator's or its users'.
   reason: Forbidden
 {{- end }}
 
-{{/* The taint that the agent keeps, as --taint wants it; empty for none. */}}
+{{/* The taint that the values describe, as --taint wants it. */}}
+{{- define "gpu-labeller.taintText" -}}
+{{- .Values.taint.key }}{{ with .Values.taint.value }}={{ . }}{{ end }}:{{ .Values.taint.effect }}
+{{- end }}
+
+{{/* The taint that the agent keeps; empty for none. */}}
 {{- define "gpu-labeller.taint" -}}
-{{- with .Values.taint }}
-{{- if .enabled }}
-{{- if not (has "node" $.Values.sinks) }}
+{{- if .Values.taint.enabled }}
+{{- if not (has "node" .Values.sinks) }}
 {{- fail "taint.enabled needs sink node: NFD sets taints by its own NodeFeatureRules" }}
 {{- end }}
-{{- .key }}{{ with .value }}={{ . }}{{ end }}:{{ .effect }}
-{{- end }}
+{{- include "gpu-labeller.taintText" . }}
 {{- end }}
 {{- end }}
 
@@ -140,7 +170,7 @@ Operator's or its users'.
 - expression: >-
     variables.oldTaints.{{ $other }} ==
     variables.newTaints.{{ $other }}
-  message: of taints, only {{ include "gpu-labeller.taint" . }} may be changed
+  message: of taints, only {{ include "gpu-labeller.taintText" . }} may be changed
   reason: Forbidden
 {{- end }}
 
