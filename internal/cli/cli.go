@@ -176,6 +176,7 @@ func distance(a, b string) int {
 func WriteJSON(w io.Writer, v any) error {
 	var plain bytes.Buffer
 	e := json.NewEncoder(&plain)
+	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
 		return err

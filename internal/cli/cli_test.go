@@ -31,7 +31,7 @@ func TestWriteJSON(t *testing.T) {
 	if err := WriteJSON(&out, in); err != nil {
 		t.Fatal(err)
 	}
-	if want := "{\n  \"a\": \"x\\u202ey\\u009bz\\u007f\\udb40\\udc01é\\u003c\\n\"\n}\n"; out.String() != want {
+	if want := "{\n  \"a\": \"x\\u202ey\\u009bz\\u007f\\udb40\\udc01é<\\n\"\n}\n"; out.String() != want {
 		t.Errorf("got %s want %s", out.String(), want)
 	}
 	var back map[string]string
