@@ -383,6 +383,27 @@ func TestRefusedLabelsAreTriedAgain(t *testing.T) {
 	})
 }
 
+// A label that is withdrawn and stays, since somebody else set it, too, is none
+// that was removed.
+func TestLabelsThatStay(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := newWatching("s")
+		a := b.start(nil, s)
+		b.after(time.Minute)
+		stays := &publish.ConflictError{Stale: []publish.Conflict{{Key: product, Manager: "kubectl-create"}}}
+		s.onPublish(func(context.Context, int) error { return fmt.Errorf("%v: %w", s, stays) })
+		b.unplug("0000:1f:00.0")
+		b.good()
+		b.after(10 * time.Minute)
+		b.wantLog(1, "label left alone that does not hold")
+		b.wantLog(1, "added=37")
+		b.wantLog(1, "removed=36")
+		if got := scrape(b, a)[`gpu_labeller_conflicts{sink="s",label="nvidia.com/gpu.product",manager="kubectl-create"}`]; got != 1 {
+			b.Errorf("metric is %v", got)
+		}
+	})
+}
+
 // mute cannot say what it shows for as long as err is set.
 type mute struct {
 	telling

@@ -80,19 +80,26 @@ func (p *publisher) result(result string, err error) {
 // report logs each conflict and refusal when it comes and when it goes, and gives
 // the keys of the labels that were left alone.
 func (p *publisher) report(err *publish.ConflictError, set labels.Set) (left []string) {
-	var conflicts []publish.Conflict
+	var conflicts, stale []publish.Conflict
 	if err != nil {
-		conflicts = err.Conflicts
+		conflicts, stale = err.Conflicts, err.Stale
 	}
-	now := make(map[publish.Conflict]bool, len(conflicts))
+	now := make(map[publish.Conflict]bool, len(conflicts)+len(stale))
 	values := map[string]float64{}
-	for _, c := range conflicts {
+	for _, c := range slices.Concat(conflicts, stale) {
 		left = append(left, c.Key)
+		untrue := slices.Contains(stale, c)
 		theirs := redact(c.Value)
 		c.Value = "" // another one is no other conflict
 		now[c] = true
 		values[series(p.name, c.Key, c.Manager)] = 1
-		if !p.conflicts[c] {
+		switch {
+		case p.conflicts[c]:
+		case untrue:
+			p.log.Warn("label left alone that does not hold for this node: another field manager set it; remove it there, or use --force-conflicts",
+				"sink", p.sink.String(), "label", c.Key, "manager", c.Manager)
+			p.event("LabelConflict", fmt.Sprintf("%v: label %s does not hold for this node and is left alone: it was set by %s", p.sink, c.Key, c.Manager))
+		default:
 			ours := redact(set[c.Key])
 			cure := "end who sets it, or give --force-conflicts"
 			if n, ok := p.sink.(*publish.Node); ok {

@@ -106,7 +106,7 @@ func (c *Config) Sharing() *labels.Sharing {
 const maxSize = 1 << 20
 
 // Load reads and parses a configuration file. It may be a symbolic link, as in
-// a mounted ConfigMap. The warnings are those of Parse.
+// a mounted ConfigMap. The warnings are those of Parse, with the path.
 func Load(path string) (*Config, []string, error) {
 	data, err := hostfs.Root("").ReadFile(path, maxSize)
 	switch {
@@ -120,6 +120,9 @@ func Load(path string) (*Config, []string, error) {
 	c, warnings, err := Parse(data)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for i, w := range warnings {
+		warnings[i] = path + ": " + w
 	}
 	return c, warnings, nil
 }

@@ -89,6 +89,20 @@ func TestParse(t *testing.T) {
 			warnings: []string{"line 4: sharing.timeSlicing.resources[0].devices: ignored, as the device plugin does: all devices are shared"}},
 		{name: "set twice", file: "flags: {migStrategy: none}\nflags: {migStrategy: mixed}",
 			warnings: []string{"line 2: flags: set more than once: the last counts"}},
+		{name: "an unknown field", file: slicing + "    resources: [{name: gpu, replicas: 10}]\nmigStrategy: none", sharing: tenfold,
+			warnings: []string{"line 5: migStrategy: unknown field, ignored, as the device plugin does: want version, flags, resources, sharing or imex"}},
+		{name: "an unknown field of gfd", file: "flags:\n  gfd:\n    sleep: 60s",
+			warnings: []string{"line 3: flags.gfd.sleep: unknown field, ignored, as the device plugin does: want oneshot, noTimestamp, sleepInterval, outputFile or machineTypeFile"}},
+		{name: "time-slicing that is not below sharing", file: "sharing:\ntimeSlicing:\n  resources: []",
+			warnings: []string{"line 2: timeSlicing: unknown field, ignored, as the device plugin does: want version, flags, resources, sharing or imex"}},
+		{name: "unknown fields of a newer plugin", file: slicing + "    novel: 1\n    resources: [{name: gpu, replicas: 10, Replicas: 2, novel: {a: [1]}}]", sharing: tenfold,
+			warnings: []string{
+				"line 4: sharing.timeSlicing.novel: unknown field, ignored, as the device plugin does: want renameByDefault, failRequestsGreaterThanOne or resources",
+				"line 5: sharing.timeSlicing.resources[0].Replicas: unknown field, ignored, as the device plugin does: want name, rename, devices or replicas",
+				"line 5: sharing.timeSlicing.resources[0].novel: unknown field, ignored, as the device plugin does: want name, rename, devices or replicas"}},
+		{name: "a field that holds an anchor", file: "x: &x {name: gpu, replicas: 10}\n" + slicing + "    resources: [*x]", sharing: tenfold},
+		{name: "a long name of a field", file: strings.Repeat("a", 100) + ": 1",
+			warnings: []string{"line 1: " + strings.Repeat("a", 80) + "…: unknown field, ignored, as the device plugin does: want version, flags, resources, sharing or imex"}},
 		{name: "two documents", file: "version: v1\n---\nversion: v2\n",
 			warnings: []string{"line 2: another YAML document: only the first is read"}},
 		{name: "many warnings", file: "resources:\n  gpus: [{pattern: a, name: a}]" + strings.Repeat("\nversion: v1", 7),
@@ -124,14 +138,8 @@ func TestParseRefuses(t *testing.T) {
 		{"a number as version", "version: 1", "line 1: version: 1: want v1"},
 		{"a ConfigMap", "apiVersion: v1\nkind: ConfigMap\ndata: {}", "line 2: kind: this is a ConfigMap: want what is below one of the keys of its data"},
 
-		{"an unknown field", "version: v1\nmigStrategy: none", "line 2: migStrategy: unknown field: want version, flags, resources, sharing or imex"},
-		{"an unknown field of gfd", "flags:\n  gfd:\n    sleep: 60s", "line 3: flags.gfd.sleep: unknown field: want oneshot, noTimestamp, sleepInterval, outputFile or machineTypeFile"},
-		{"time-slicing that is not below sharing", "sharing:\ntimeSlicing:\n  resources: []", "line 2: timeSlicing: unknown field: want version, flags, resources, sharing or imex"},
-		{"case matters below resources", one("{name: gpu, Replicas: 2, replicas: 2}"), resource0 + ".Replicas: unknown field: want name, rename, devices or replicas"},
-		{"an unknown field in the singular", slicing + "    failRequestGreaterThanOne: true\n    resources: [{name: gpu, replicas: 2}]", "line 4: sharing.timeSlicing.failRequestGreaterThanOne: unknown field: want renameByDefault, failRequestsGreaterThanOne or resources"},
 		{"a null key", "~: 1", "line 1: nothing as the name of a field: want a word"},
 		{"a list as key", "[a]: 1", "line 1: a list as the name of a field: want a word"},
-		{"a long name of a field", strings.Repeat("a", 100) + ": 1", "line 1: " + strings.Repeat("a", 80) + "…: unknown field: want version, flags, resources, sharing or imex"},
 
 		{"one replica", one("{name: gpu, replicas: 1}"), resource0 + ".replicas: 1: want 2 or more"},
 		{"negative replicas", one("{name: gpu, replicas: -3}"), resource0 + ".replicas: -3: want 2 or more"},
@@ -181,9 +189,9 @@ func TestParseRefuses(t *testing.T) {
 		{"a mapping that merges itself", "flags: &f\n  <<: *f", "line 2: flags.<<: want a mapping or a list of mappings, not one that holds itself"},
 		{"a merge key of text", "<<: x", "line 1: <<: want a mapping or a list of mappings, not one that holds itself"},
 		{"merge keys that grow", bomb(), "aliases and merge keys make the file too large: write it out"},
-		{"several mistakes", "version: v2\nflags: {migStrategy: 1}\nimex: {required: 1}\na: 1\nb: 1\nc: 1\nd: 1",
+		{"several mistakes", "version: v2\nflags: {migStrategy: 1}\nimex: {required: 1}\nresources: {gpus: 1}\nsharing: {timeSlicing: 1, mps: 1}",
 			"line 1: version: \"v2\": want v1; line 2: flags.migStrategy: 1: want a string, in quotes if it looks like something else; line 3: imex.required: 1: want true or false, without quotes; " +
-				"line 4: a: unknown field: want version, flags, resources, sharing or imex; line 5: b: unknown field: want version, flags, resources, sharing or imex; and 2 more"},
+				"line 4: resources.gpus: 1: want a list of patterns and names; line 5: sharing.timeSlicing: 1: want a mapping with renameByDefault, failRequestsGreaterThanOne or resources; and 1 more"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, _, err := Parse([]byte(tt.file)); err == nil || err.Error() != tt.err {

@@ -55,7 +55,10 @@ func (p *parser) object(n *yaml.Node, path string, same nameCase, fields []field
 	for _, m := range members {
 		i := slices.IndexFunc(fields, func(f field) bool { return same(f.name, m.key.Value) })
 		if i < 0 {
-			p.fail(m.key, join(path, clip(m.key.Value)), "unknown field: want %s", oneOf(names))
+			// A spelling mistake, a field of a newer plugin, or a place for an anchor.
+			if m.value.Anchor == "" {
+				p.warn(m.key, join(path, clip(m.key.Value)), "unknown field, ignored, as the device plugin does: want %s", oneOf(names))
+			}
 			continue
 		}
 		fields[i].read(m.value, join(path, fields[i].name))

@@ -24,7 +24,7 @@ var (
 
 // several makes one host out of n of a kind, each in a PCI domain of its own.
 func several(b *testing.B, name string, n int) discover.Host {
-	one, err := hostfile.Read(filepath.Join("..", "testdata", "hosts", name+".txtar"))
+	one, err := hostfile.Read(b.Context(), filepath.Join("..", "testdata", "hosts", name+".txtar"))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func several(b *testing.B, name string, n int) discover.Host {
 		}
 	}
 	dir := b.TempDir()
-	if err := all.Extract(dir); err != nil {
+	if err := all.Extract(b.Context(), dir); err != nil {
 		b.Fatal(err)
 	}
 	return discover.Host{Root: hostfs.Root(dir), NVML: func(context.Context) nvml.Answer { return *one.NVML }}

@@ -73,6 +73,10 @@ func (inv *Inventory) scanPCI(host Host) error {
 	})
 	inv.Functions = functions
 	truncated := false
+	found := make(map[string]bool, len(functions))
+	for i := range functions {
+		found[functions[i].Address.String()] = true
+	}
 	unread := map[string]bool{}
 	for _, p := range problems {
 		if errors.Is(p, pci.ErrConfigTruncated) {
@@ -83,7 +87,7 @@ func (inv *Inventory) scanPCI(host Host) error {
 		var field *pci.FieldError
 		if errors.As(p, &field) {
 			problem.Device = field.Address
-			if !errors.Is(p, pci.ErrGone) && !inv.has(field.Address) {
+			if !errors.Is(p, pci.ErrGone) && !found[field.Address] {
 				unread[field.Address] = true
 			}
 			if field.Field == "config" {
@@ -104,11 +108,6 @@ func (inv *Inventory) scanPCI(host Host) error {
 		inv.problem(Problem{Source: "pci", Text: err.Error(), Cure: "is /sys mounted, and readable?"})
 	}
 	return err
-}
-
-// has tells whether a function of that address was found.
-func (inv *Inventory) has(address string) bool {
-	return slices.ContainsFunc(inv.Functions, func(f pci.Function) bool { return f.Address.String() == address })
 }
 
 func (inv *Inventory) readMachine(host Host) {
@@ -275,13 +274,13 @@ func (inv *Inventory) addNVML(a nvml.Answer) {
 		}
 	}
 	var rest []*nvml.GPU // those that name no function of ours, by index
-	var skip []pci.Address
+	skip := map[pci.Address]bool{}
 	for i := range a.GPUs {
 		n := &a.GPUs[i]
 		switch at, placed := inv.place(byAddress, n); {
 		case skipped(n.Name):
 			if n.PCIAddress != nil {
-				skip = append(skip, *n.PCIAddress)
+				skip[*n.PCIAddress] = true
 			}
 		case placed:
 			inv.answer(&inv.GPUs[at], n)
@@ -290,7 +289,7 @@ func (inv *Inventory) addNVML(a nvml.Answer) {
 		}
 	}
 	inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g GPU) bool {
-		return g.Vendor == NVIDIA && g.Function != nil && slices.Contains(skip, g.Function.Address)
+		return g.Vendor == NVIDIA && g.Function != nil && skip[g.Function.Address]
 	})
 	inv.settle(rest)
 }
@@ -381,8 +380,17 @@ func silentCure(f *pci.Function) string {
 // do not count as GPUs.
 func skipped(name string) bool { return name == "DGX Display" || name == "NVIDIA DGX Display" }
 
+// maxMemory is more bytes than any GPU has.
+const maxMemory = 1 << 50
+
 // answer takes over what NVML said of a GPU.
 func (inv *Inventory) answer(g *GPU, n *nvml.GPU) {
+	reported := n.MemoryBytes
+	if reported > maxMemory {
+		without := *n
+		without.MemoryBytes = 0
+		n = &without
+	}
 	g.NVML = n
 	g.Product = n.Name
 	g.MemoryBytes = n.MemoryBytes
@@ -393,6 +401,9 @@ func (inv *Inventory) answer(g *GPU, n *nvml.GPU) {
 	if g.Function != nil {
 		device = g.Function.Address.String()
 		name = "GPU " + device
+	}
+	if reported > maxMemory {
+		inv.problem(Problem{Source: "nvml", Device: device, Text: fmt.Sprintf("%s: memory_bytes: %d is more than any GPU has", name, reported)})
 	}
 	fields := map[nvml.Code][]string{}
 	for _, field := range slices.Sorted(maps.Keys(n.Errors)) {
@@ -469,6 +480,9 @@ func (inv *Inventory) nvmlState(a nvml.Answer, n int) bool {
 		switch f.Kind {
 		case nvml.Timeout, nvml.Stuck:
 			return report(StateTimeout, f.Text, "is the driver hung? look for NVRM and Xid messages in the kernel log; without persistence mode, raise --nvml-timeout")
+		}
+		if f.Kind == nvml.NotStarted {
+			return report(StateError, f.Text, f.Cure)
 		}
 		return report(StateError, f.Text, "does nvidia-smi work? look for NVRM and Xid messages in the kernel log")
 	}

@@ -117,6 +117,28 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
+// A number that no GPU's memory has is none.
+func TestTooMuchMemory(t *testing.T) {
+	answer := nvml.Answer{Init: nvml.Success, GPUs: []nvml.GPU{{Name: "a", MemoryBytes: 1 << 63}, {Index: 1, Name: "b", MemoryBytes: 1 << 34}}}
+	for range 2 {
+		inv, _ := scan(t, t.TempDir(), answer)
+		problems := 0
+		for _, p := range inv.Problems {
+			if strings.Contains(p.Text, "memory_bytes: 9223372036854775808 is more than any GPU has") {
+				problems++
+			}
+		}
+		if problems != 1 {
+			t.Errorf("problems %v", inv.Problems)
+		}
+		for _, g := range inv.GPUs {
+			if want := answer.GPUs[g.NVML.Index].MemoryBytes & (1<<50 - 1); g.MemoryBytes != want || g.NVML.MemoryBytes != want || g.Condition != Usable {
+				t.Errorf("GPU %s: memory %d, %s", g.Product, g.MemoryBytes, g.Condition)
+			}
+		}
+	}
+}
+
 func TestParseMemTotal(t *testing.T) {
 	tests := []struct {
 		text string

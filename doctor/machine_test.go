@@ -30,7 +30,7 @@ var readHostFiles = sync.OnceValues(func() (map[string]*hostfile.File, error) {
 	paths, err := filepath.Glob("../testdata/hosts/*.txtar")
 	all := map[string]*hostfile.File{}
 	for _, path := range paths {
-		f, err := hostfile.Read(path)
+		f, err := hostfile.Read(context.Background(), path)
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +49,7 @@ func healthy(f *hostfile.File) bool {
 func onHost(t *testing.T, f *hostfile.File) Config {
 	t.Helper()
 	dir := t.TempDir()
-	if err := f.Extract(dir); err != nil {
+	if err := f.Extract(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	answer := nvml.Answer{Init: nvml.LibraryNotFound, Detail: "no nvml.yaml"}

@@ -33,7 +33,7 @@ func FuzzHost(f *testing.F) {
 			return
 		}
 		dir := t.TempDir()
-		if err := file.Extract(dir); err != nil {
+		if err := file.Extract(t.Context(), dir); err != nil {
 			return
 		}
 		host := discover.Host{Root: hostfs.Root(dir), MachineFile: discover.DefaultMachineFile}

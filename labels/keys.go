@@ -1,6 +1,10 @@
 package labels
 
-import "strings"
+import (
+	"slices"
+	"strings"
+	"sync"
+)
 
 // Key describes one label, or the labels that differ only in the one part that
 // Pattern leaves open.
@@ -21,6 +25,30 @@ func (k Key) Matches(key string) bool {
 	}
 	_, after, _ := strings.Cut(rest, "}")
 	return len(key) > len(before)+len(after) && strings.HasPrefix(key, before) && strings.HasSuffix(key, after)
+}
+
+// Known tells whether a key is one of Keys.
+func Known(key string) bool {
+	domain, _, _ := strings.Cut(key, "/")
+	return slices.ContainsFunc(byDomain()[domain], func(k Key) bool { return k.Matches(key) })
+}
+
+// byDomain are Keys by what is before the slash, since most labels of a Node are
+// of none of these domains.
+var byDomain = sync.OnceValue(func() map[string][]Key {
+	keys := map[string][]Key{}
+	for _, k := range Keys {
+		domain, _, _ := strings.Cut(k.Pattern, "/")
+		keys[domain] = append(keys[domain], k)
+	}
+	return keys
+})
+
+// OthersToo tells whether a key is one that other programs publish beside us by
+// right: PCI labels of other classes are NFD's, and some labels of GFD's and of
+// AMD's labeller are published here only on request.
+func OthersToo(key string) bool {
+	return strings.HasPrefix(key, nfdPrefix) || strings.HasPrefix(key, "beta.amd.com/") || key == "nvidia.com/gfd.timestamp"
 }
 
 // Group is the heading under which keys are documented.

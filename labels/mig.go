@@ -60,11 +60,15 @@ func profilesOf(gpus []*discover.GPU) []migProfile {
 // read.
 func noProfile(d nvml.MIGDevice) bool { return d.Profile == "" }
 
-// labels describes a resource that is the MIG devices of one profile.
+// maxMemoryMB is more memory than any MIG device has.
+const maxMemoryMB = 1 << 30
+
+// labels describes a resource that is the MIG devices of one profile. Where
+// some attributes are there, a 0 is NVML's.
 func (p migProfile) labels(s Set, r resource) {
 	r.labels(s, p.count, p.gpu.NVML.Name, p.name)
-	if p.first.Multiprocessors == 0 {
-		return // every MIG device has some: the attributes could not be read
+	if *p.first == (nvml.MIGDevice{Profile: p.first.Profile, GPUInstance: p.first.GPUInstance, ComputeInstance: p.first.ComputeInstance}) {
+		return // the attributes were not recorded
 	}
 	for _, attribute := range [...]struct {
 		name  string
@@ -80,6 +84,9 @@ func (p migProfile) labels(s Set, r resource) {
 		{"engines.jpeg", uint64(p.first.JPEGEngines)},
 		{"engines.ofa", uint64(p.first.OFAEngines)},
 	} {
+		if attribute.name == "memory" && attribute.value > maxMemoryMB {
+			continue
+		}
 		s[r.name+"."+attribute.name] = strconv.FormatUint(attribute.value, 10)
 	}
 }

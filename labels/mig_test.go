@@ -49,6 +49,13 @@ func TestMIGMixed(t *testing.T) {
 		{"+ is a dot", host(mig(a100(0), slice("1g.5gb+me", 4864, 14, 1))), mixed, "mig-1g.5gb.me.count=1"},
 		{"an empty GPU is passed over", host(mig(a100(0)), mig(a100(1), oneG())), mixed, "mig-1g.5gb.count=1\ngpu.count=2"},
 		{"a device without profile is left out", host(mig(a100(0), nvml.MIGDevice{}, oneG())), mixed, "mig-1g.5gb.count=1\n!mig-.*\n.../mig.devices=2"},
+		{"no multiprocessors", host(mig(a100(0), nvml.MIGDevice{Profile: "1g.5gb", MemoryMB: 4864, GPUInstanceSlices: 1, ComputeInstanceSlices: 1})), mixed, `
+			mig-1g.5gb.memory=4864
+			mig-1g.5gb.multiprocessors=0
+			mig-1g.5gb.slices.gi=1`},
+		{"more memory than there is", host(mig(a100(0), nvml.MIGDevice{Profile: "1g.5gb", MemoryMB: 1 << 63, Multiprocessors: 14})), mixed, `
+			!mig-1g.5gb.memory
+			mig-1g.5gb.multiprocessors=14`},
 		{"attributes unread", host(mig(a100(0), nvml.MIGDevice{Profile: "1g.5gb"})), mixed, `
 			mig-1g.5gb.count=1
 			!mig-1g.5gb.memory

@@ -44,9 +44,13 @@ func nvidiaLabels(s Set, inv *discover.Inventory, opts Options) []Rejected {
 	}
 	driverLabels(s, &inv.NVIDIA)
 	vgpuLabels(s, inv.Functions)
+	rejected := mpsLabel(s, gpus, opts.Sharing)
+	if rejected != nil {
+		opts.Sharing = nil // nothing is shared then
+	}
 	gpuResourceLabels(s, gpus, inv.SystemMemoryMiB, opts)
 	migLabels(s, gpus, opts)
-	return mpsLabel(s, gpus, opts.Sharing)
+	return rejected
 }
 
 // answeringNVML gives the usable GPUs that NVML knows, by NVML index: GFD's
@@ -168,7 +172,7 @@ func mpsLabel(s Set, gpus []*discover.GPU, sharing *Sharing) []Rejected {
 		return nil
 	}
 	if slices.ContainsFunc(gpus, migEnabled) {
-		return []Rejected{{key, "true", "MPS cannot share GPUs that have MIG enabled: disable MIG, or MPS in the sharing configuration"}}
+		return []Rejected{{Key: key, Value: "true", Instead: "false", Reason: "the device plugin shares nothing through MPS where a GPU has MIG enabled, so all labels are those of a node without sharing: disable MIG, or take MPS out of the sharing configuration"}}
 	}
 	s[key] = "true"
 	return nil

@@ -241,12 +241,22 @@ func TestSharing(t *testing.T) {
 }
 
 func TestMPSWithMIG(t *testing.T) {
-	got, rejected := Compute(host(t4(0), mig(a100(1), oneG())), Options{Sharing: &Sharing{
-		Strategy: MPS, Resources: []SharedResource{{Name: "nvidia.com/gpu", Replicas: 2}},
-	}})
-	check(t, got, "mps.capable=false\ngpu.count=1")
-	if len(rejected) != 1 || rejected[0].Key != "nvidia.com/mps.capable" || !strings.Contains(rejected[0].Reason, "MIG") {
-		t.Errorf("rejected %v, want mps.capable for MIG", rejected)
+	for _, strategy := range []MIGStrategy{MIGNone, MIGSingle, MIGMixed} {
+		for name, inv := range map[string]*discover.Inventory{
+			"some": host(t4(0), mig(a100(1), oneG())),
+			"all":  host(mig(a100(0), oneG())),
+		} {
+			plain, _ := Compute(inv, Options{MIGStrategy: strategy})
+			got, rejected := Compute(inv, Options{MIGStrategy: strategy, Sharing: &Sharing{Strategy: MPS, Resources: []SharedResource{
+				{Name: "nvidia.com/gpu", Replicas: 2}, {Name: "nvidia.com/mig-1g.5gb", Replicas: 2},
+			}}})
+			if !maps.Equal(got, plain) {
+				t.Errorf("%s, %s: labels are %v, want those of a node without sharing, %v", strategy, name, got, plain)
+			}
+			if len(rejected) != 1 || !strings.HasPrefix(rejected[0].String(), "label nvidia.com/mps.capable is false, not true: ") {
+				t.Errorf("%s, %s: rejected %v, want mps.capable for MIG", strategy, name, rejected)
+			}
+		}
 	}
 }
 

@@ -26,13 +26,17 @@ func (s Set) WriteTo(w io.Writer) (int64, error) {
 	return n, b.Flush()
 }
 
-// Rejected is a label that was not published, and why.
+// Rejected is a label that was not published, or with another value, and why.
 type Rejected struct {
 	Key, Value string
 	Reason     string
+	Instead    string // the value that is published; empty for none
 }
 
 // String is a sentence.
 func (r Rejected) String() string {
+	if r.Instead != "" {
+		return "label " + r.Key + " is " + r.Instead + ", not " + r.Value + ": " + r.Reason
+	}
 	return "label " + r.Key + " is left out: " + r.Reason
 }

@@ -22,7 +22,7 @@ func (s Set) dropIllegal() []Rejected {
 			reason = checkValue(value)
 		}
 		if reason != "" {
-			rejected = append(rejected, Rejected{key, value, reason})
+			rejected = append(rejected, Rejected{Key: key, Value: value, Reason: reason})
 		}
 	}
 	for _, r := range rejected {

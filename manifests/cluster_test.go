@@ -274,6 +274,8 @@ func ownTaint(t *testing.T, c *cluster.Cluster) {
 		t.Run(r.name, func(t *testing.T) { r.check(t, c.ConfigWithToken(token)) })
 	}
 
+	// What other requests set, under keys of ours, would be in conflict.
+	c.Kubectl("label", "node", "node-a", "gpu.feature.node.kubernetes.io/state-", "nvidia.com/gpu.count-", "nvidia.com/gpu.family-", "nvidia.com/mig-1g.18gb.count-")
 	node := func(token string) *publish.Node {
 		client, err := publish.NewClient(c.ConfigWithToken(token))
 		if err != nil {

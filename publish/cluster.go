@@ -25,13 +25,15 @@ func (c *Client) NodeLabels(ctx context.Context, name string) (labels.Set, error
 	return live.Labels, nil
 }
 
-// Owned names the Nodes that carry labels of ours, in the API server's order. It
-// needs the verb list on nodes. An empty manager means FieldManager.
+// Owned names the Nodes that carry labels of ours, or that others set under keys
+// of ours, in the API server's order. It needs the verb list on nodes. An empty
+// manager means FieldManager.
 func (c *Client) Owned(ctx context.Context, manager string) ([]string, error) {
 	n := Node{FieldManager: manager}
 	var names []string
 	err := c.list(ctx, "nodes", func() *rest.Request { return c.core.Get().Resource("nodes") }, func(meta *metav1.ObjectMeta) {
-		if len(labelOwners(meta, n.manager()).ours) > 0 {
+		p := n.plan(&metav1.PartialObjectMetadata{ObjectMeta: *meta}, nil)
+		if p.write || len(p.stale) > 0 {
 			names = append(names, meta.Name)
 		}
 	})

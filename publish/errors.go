@@ -62,30 +62,37 @@ func (c Conflict) String() string {
 	return fmt.Sprintf("%s=%s (set by %s)", c.Key, c.Value, c.Manager)
 }
 
-// ConflictError lists, sorted by key, the labels that were left alone or refused,
-// and the taints of the same key as ours. All other labels are published.
+// ConflictError lists, sorted by key, the labels that were left alone, those that
+// should not be there and that others set, those that admission refuses, and the
+// taints of the same key as ours. All other labels are published.
 type ConflictError struct {
 	Conflicts []Conflict
+	Stale     []Conflict
 	Refused   []Refusal
 	Taints    []string // KEY=VALUE:EFFECT
 }
 
 func (e *ConflictError) Error() string {
+	var parts []string
 	if len(e.Refused) > 0 {
-		text := "admission refuses labels; change the webhook or policy: " + refusals(e.Refused)
-		if rest := (&ConflictError{Conflicts: e.Conflicts, Taints: e.Taints}); len(e.Conflicts)+len(e.Taints) > 0 {
-			text += "; " + rest.Error()
+		parts = append(parts, "admission refuses labels; change the webhook or policy: "+refusals(e.Refused))
+	}
+	list := func(what string, taints []string, conflicts []Conflict) {
+		all := slices.Clone(taints)
+		for _, c := range conflicts {
+			all = append(all, c.String())
 		}
-		return text
+		if len(all) > 0 {
+			parts = append(parts, what+": "+strings.Join(all, ", "))
+		}
 	}
 	if len(e.Conflicts) == 0 {
-		return "left alone what others set under the key of our taint: " + strings.Join(e.Taints, ", ")
+		list("left alone what others set under the key of our taint", e.Taints, nil)
+	} else {
+		list("left alone what others set to other values; remove those labels, or publish with force", e.Taints, e.Conflicts)
 	}
-	all := slices.Clone(e.Taints)
-	for _, c := range e.Conflicts {
-		all = append(all, c.String())
-	}
-	return "left alone what others set to other values; remove those labels, or publish with force: " + strings.Join(all, ", ")
+	list("still there under keys of ours, since others set them; remove those labels, or use --force-conflicts", nil, e.Stale)
+	return strings.Join(parts, "; ")
 }
 
 // RetryAfter returns how long the API server asks to be left alone, in an error

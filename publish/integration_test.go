@@ -38,6 +38,10 @@ func TestCluster(t *testing.T) {
 		"taken by force":          testNodeTaken,
 		"label removed":           testNodeRemoved,
 		"force":                   testNodeForce,
+		"managed fields cleared":  testNodeCleared,
+		"cleared and refused":     testNodeClearedRefused,
+		"restored":                testNodeRestored,
+		"labels of nfd":           testNodeOfNFD,
 		"two agents":              testNodeTwoAgents,
 		"node re-created":         testNodeRecreated,
 		"node not recreated":      testNodeNotCreated,
@@ -152,7 +156,7 @@ func testNodeConflict(t *testing.T, b *bench) {
 		t.Errorf("the API server's conflicts are %v, want %v", got, want)
 	}
 	// And write leaves out what turns out to be in conflict.
-	now, err := n.write(t.Context(), live, plan{apply: set, write: true})
+	now, err := n.write(t.Context(), live, set, plan{apply: set, write: true})
 	check(t, err)
 	if !slices.Equal(now.plan.conflicts, withoutValues(want)) || !maps.Equal(now.plan.apply, labels.Set{"nvidia.com/gpu.family": "hopper"}) {
 		t.Errorf("write left %v", now.plan)
@@ -164,7 +168,10 @@ func testNodeConflict(t *testing.T, b *bench) {
 		t.Errorf("conflicts %v, want %v", got, want[1:])
 	}
 	b.wantLabels(t, labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "Fake", "nvidia.com/gpu.family": "hopper"})
-	mustPublish(t, n, nil)
+	err = n.Publish(t.Context(), nil)
+	if conflict, ok := errors.AsType[*ConflictError](err); !ok || len(conflict.Conflicts) > 0 || len(conflict.Stale) != 1 || conflict.Stale[0].Key != want[1].Key {
+		t.Errorf("withdrawn: error %v, want %v", err, want[1:])
+	}
 	b.wantLabels(t, labels.Set{"nvidia.com/gpu.product": "Fake"})
 }
 
@@ -239,6 +246,174 @@ func testNodeForce(t *testing.T, b *bench) {
 	b.unwritten(t, func() { mustPublish(t, n, set) })
 	mustPublish(t, n, nil)
 	b.wantLabels(t, labels.Set{"nvidia.com/gpu": "true"})
+}
+
+// clear takes from a Node the record of who owns what.
+func (b *bench) clear() {
+	b.Kubectl("patch", "node", b.node, "--type=merge", "-p", `{"metadata":{"managedFields":[{}]}}`)
+}
+
+func testNodeCleared(t *testing.T, b *bench) {
+	full := labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/mig.capable": "true"}
+	less := labels.Set{"nvidia.com/gpu.count": "7", "nvidia.com/mig.capable": "true"}
+	others := labels.Set{"nvidia.com/gpu.present": "true", "nvidia.com/x": "1"}
+	with := func(set labels.Set) labels.Set {
+		all := maps.Clone(others)
+		maps.Copy(all, set)
+		return all
+	}
+	b.Kubectl("label", "node", b.node, "nvidia.com/gpu.present=true", "nvidia.com/x=1")
+	n := &Node{Client: b.agent, Name: b.node}
+	mustPublish(t, n, full)
+
+	// While an agent runs: it applies, and all that was there has an owner without
+	// an opinion.
+	b.clear()
+	mustPublish(t, n, full)
+	b.unwritten(t, func() { mustPublish(t, n, full) })
+	mustPublish(t, n, less)
+	b.wantLabels(t, with(less))
+	b.unwritten(t, func() { mustPublish(t, n, less) })
+	mustPublish(t, n, nil)
+	b.wantLabels(t, others)
+
+	// Between two agents.
+	mustPublish(t, n, full)
+	b.clear()
+	if all, err := b.admin.Owned(t.Context(), ""); err != nil || !slices.Contains(all, b.node) {
+		t.Errorf("Owned gives %v, %v", all, err)
+	}
+	n = &Node{Client: b.agent, Name: b.node}
+	if set, err := n.Published(t.Context()); err != nil || !maps.Equal(set, full) {
+		t.Errorf("Published gives %v, %v", set, err)
+	}
+	mustPublish(t, n, less)
+	b.wantLabels(t, with(less))
+	b.clear()
+	mustPublish(t, &Node{Client: b.agent, Name: b.node}, nil)
+	b.wantLabels(t, others)
+}
+
+// testNodeClearedRefused has admission refuse to have labels of ours removed and
+// changed of which nobody is known to be the owner.
+func testNodeClearedRefused(t *testing.T, b *bench) {
+	full := labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "1", "nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.family": "hopper"}
+	less := labels.Set{"nvidia.com/gpu.count": "7", "nvidia.com/gpu.family": "ampere"}
+	n := &Node{Client: b.agent, Name: b.node}
+	mustPublish(t, n, full)
+	b.clear()
+	b.Apply(fmt.Sprintf(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: refusing}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [nodes]}
+  matchConditions:
+  - {name: this-node, expression: "object.metadata.name == '%s'"}
+  validations:
+  - {expression: "'nvidia.com/gpu.product' in object.metadata.labels && object.metadata.labels['nvidia.com/gpu.count'] == '8'", message: "no"}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: refusing}
+spec: {policyName: refusing, validationActions: [Deny]}
+`, b.node))
+	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		if _, err := b.TryKubectl("label", "node", b.node, "nvidia.com/gpu.product-", "--dry-run=server"); err != nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the policy is not in force")
+		}
+	}
+	for range 2 {
+		err := n.Publish(t.Context(), less)
+		t.Log(err)
+		conflict, ok := errors.AsType[*ConflictError](err)
+		if !ok || len(conflict.Refused) != 2 || conflict.Refused[0].Key != "nvidia.com/gpu.count" || conflict.Refused[1].Key != "nvidia.com/gpu.product" || len(conflict.Conflicts)+len(conflict.Stale) > 0 {
+			t.Errorf("error %v", err)
+		}
+		b.wantLabels(t, labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.family": "ampere"})
+	}
+	b.Kubectl("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "refusing")
+	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		if _, err := b.TryKubectl("label", "node", b.node, "nvidia.com/gpu.product-", "--dry-run=server"); err == nil || time.Now().After(end) {
+			break
+		}
+	}
+	mustPublish(t, n, less)
+	b.wantLabels(t, less)
+}
+
+// testNodeRestored has a Node from a copy without managedFields.
+func testNodeRestored(t *testing.T, b *bench) {
+	full := labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gfd.timestamp": "1"}
+	n := &Node{Client: b.agent, Name: b.node}
+	mustPublish(t, n, full)
+	restore := func() {
+		b.Kubectl("delete", "node", b.node)
+		b.CreateNode(b.node)
+		b.Kubectl("label", "node", b.node, "--field-manager=kubectl-create",
+			"nvidia.com/gpu.count=8", "nvidia.com/gpu.product=NVIDIA-H200", "nvidia.com/gfd.timestamp=1")
+	}
+	restore()
+	mustPublish(t, n, full)
+	less := labels.Set{"nvidia.com/gpu.count": "8"}
+	stale := []Conflict{{Key: "nvidia.com/gfd.timestamp", Manager: "kubectl-create"}, {Key: "nvidia.com/gpu.product", Manager: "kubectl-create"}}
+	wantStale := func(err error, want ...Conflict) {
+		t.Helper()
+		conflict, ok := errors.AsType[*ConflictError](err)
+		if !ok || len(conflict.Conflicts) > 0 || !slices.Equal(conflict.Stale, want) {
+			t.Errorf("error %v, want %v", err, want)
+		}
+		t.Log(err)
+	}
+	wantStale(n.Publish(t.Context(), less), stale...)
+	b.unwritten(t, func() { wantStale(n.Publish(t.Context(), less), stale...) })
+	b.wantLabels(t, full)
+	// Another process does not know that the timestamp was ours, which may be GFD's.
+	again := &Node{Client: b.agent, Name: b.node}
+	check(t, again.PublishLabels(t.Context(), less)) // before all is known
+	wantStale(again.Publish(t.Context(), less), stale[1])
+	wantStale(again.Publish(t.Context(), nil), Conflict{Key: "nvidia.com/gpu.count", Manager: "kubectl-create"}, stale[1])
+	if all, err := b.admin.Owned(t.Context(), ""); err != nil || !slices.Contains(all, b.node) {
+		t.Errorf("Owned gives %v, %v", all, err)
+	}
+
+	force := &Node{Client: b.agent, Name: b.node, Force: true}
+	mustPublish(t, force, less)
+	b.wantLabels(t, labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gfd.timestamp": "1"})
+	// Who sets it again means it.
+	b.Kubectl("label", "node", b.node, "--field-manager=kubectl-create", "nvidia.com/gpu.product=NVIDIA-H200")
+	b.unwritten(t, func() { wantStale(force.Publish(t.Context(), less), stale[1]) })
+	mustPublish(t, &Node{Client: b.agent, Name: b.node, Force: true}, nil)
+	b.wantLabels(t, labels.Set{"nvidia.com/gfd.timestamp": "1"})
+}
+
+// testNodeOfNFD has labels that NFD set, for GFD, beside ours: they stay, also by
+// force and without managedFields.
+func testNodeOfNFD(t *testing.T, b *bench) {
+	theirs := labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/mig.strategy": "single"}
+	b.applyAs(t, "nfd-master", theirs)
+	b.Kubectl("annotate", "node", b.node, "nfd.node.kubernetes.io/feature-labels=cpu-x,nvidia.com/gpu.count,nvidia.com/gpu.product,nvidia.com/mig.strategy")
+	ours := labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.family": "hopper"}
+	all := maps.Clone(theirs)
+	maps.Copy(all, ours)
+	for _, cleared := range []bool{false, true} {
+		if cleared {
+			b.clear()
+		}
+		for _, force := range []bool{false, true} {
+			n := &Node{Client: b.agent, Name: b.node, Force: force}
+			mustPublish(t, n, ours)
+			b.wantLabels(t, all)
+			mustPublish(t, n, nil)
+			b.wantLabels(t, theirs)
+		}
+	}
 }
 
 // testNodeTwoAgents has two agents with other opinions on one Node, each woken by

@@ -83,7 +83,7 @@ func (n *Node) moved(event metav1.WatchEvent) (bool, error) {
 	case n.tainted.moved(&live.ObjectMeta):
 		return true, nil
 	}
-	p := makePlan(live, n.want, n.manager(), n.Force).without(live, n.manager(), n.refused)
+	p := n.plan(live, n.want).without(live, n.manager(), n.refused)
 	if live.UID != n.last.uid || !p.equal(n.last.plan) {
 		return true, nil
 	}

@@ -28,7 +28,7 @@ func TestPlan(t *testing.T) {
 		}
 		live := nodeMeta("1", ours, others)
 		live.Labels["n/nobody"] = "1"
-		p := makePlan(live, want, FieldManager, force)
+		p := makePlan(live, want, labelOwners(&live.ObjectMeta, FieldManager), force)
 
 		for k, v := range want {
 			conflict := slices.IndexFunc(p.conflicts, func(c Conflict) bool { return c.Key == k }) >= 0
@@ -51,7 +51,7 @@ func TestPlan(t *testing.T) {
 			}
 		}
 		done := nodeMeta("1", p.apply, after)
-		if q := makePlan(done, want, FieldManager, force); q.write || !slices.Equal(q.conflicts, p.conflicts) {
+		if q := makePlan(done, want, labelOwners(&done.ObjectMeta, FieldManager), force); q.write || !slices.Equal(q.conflicts, p.conflicts) {
 			r.Errorf("plan %v; once carried out: %v", p, q)
 		}
 		if !p.write && (!maps.Equal(p.apply, ours) || !maps.Equal(done.Labels, without(live.Labels, "n/nobody"))) {

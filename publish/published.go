@@ -50,8 +50,9 @@ func parse(content []byte) labels.Set {
 	return set
 }
 
-// Published returns the labels that the API server knows to be ours. It is empty
-// when there is no Node.
+// Published returns the labels that the API server knows to be ours, and those
+// that are ours by what they say and nobody else's. It is empty when there is no
+// Node.
 //
 // A Publish right after it does without a read of its own: when all agents of a
 // cluster start at once, that is half of what they read.
@@ -64,20 +65,33 @@ func (n *Node) Published(ctx context.Context) (labels.Set, error) {
 		return nil, fmt.Errorf("%v: %w", n, err)
 	}
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.seen = reading{live, time.Now()}
-	n.mu.Unlock()
 	if n.Stray != nil && n.Taint == nil && wroteTaints(&live.ObjectMeta, n.manager()) {
 		if stray, err := n.Client.NodeTaints(ctx, n.Name); err == nil && len(stray.Taints) > 0 {
 			n.Stray(stray)
 		}
 	}
+	who := labelOwners(&live.ObjectMeta, n.manager())
 	set := labels.Set{}
-	for key := range labelOwners(&live.ObjectMeta, n.manager()).ours {
-		if value, ok := live.Labels[key]; ok {
+	for key, value := range live.Labels {
+		if who.ours[key] || who.orphans[key] || n.Force && n.stale(who, key) {
 			set[key] = value
 		}
 	}
 	return set, nil
+}
+
+// Owned tells whether the API server knows labels of the Node that we applied.
+func (n *Node) Owned(ctx context.Context) (bool, error) {
+	live, err := n.read(ctx)
+	if errors.Is(err, ErrNoNode) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%v: %w", n, err)
+	}
+	return len(labelOwners(&live.ObjectMeta, n.manager()).ours) > 0, nil
 }
 
 // Published returns the labels of the object. It is empty when there is none.

@@ -47,50 +47,65 @@ func reasonOf(err error) (reason string, refused bool) {
 	return strings.ToValidUTF8(message[:min(len(message), reasonLimit)], ""), true
 }
 
-// sift is told that admission refuses p. It returns p without the labels that are
-// the reason, or the refusal if all of them are, or the agent itself.
+// sift is told that admission refuses some changes at once. It returns the keys of
+// those that are the reason, or the refusal if it is the agent itself.
 //
 // Those that were refused last time are the first guess. Then half of the changes
 // is tried, a quarter, and so on, as dry runs: what is refused is told from what is
-// not in few requests, and labels go out once. What is left when there were
-// siftLimit counts as refused.
-func (n *Node) sift(ctx context.Context, live *metav1.PartialObjectMetadata, p plan, refusal error) (plan, error) {
-	if q := p.without(live, n.manager(), n.refused); len(q.refused) > 0 {
-		if !q.write {
-			return q, nil
+// not in few requests, and labels go out once. What is left when there were as many
+// as limit says counts as refused.
+func (n *Node) sift(refusal error, changes []string, limit int, try func(keys []string) error) (map[string]string, error) {
+	last := n.dryRuns + limit
+	dryRun := func(keys []string) error {
+		n.dryRuns++
+		err := try(keys)
+		if len(conflictsIn(err)) > 0 { // not with what was read
+			err = fmt.Errorf("%w (%w)", errOvertaken, err)
 		}
-		_, err := n.apply(ctx, live.UID, q.apply, true)
+		return err
+	}
+	trying := func(err error) error { return fmt.Errorf("%w; trying without some of the labels: %w", refusal, err) }
+
+	guess := map[string]string{}
+	var rest []string
+	for _, key := range changes {
+		if reason, ok := n.refused[key]; ok {
+			guess[key] = reason
+		} else {
+			rest = append(rest, key)
+		}
+	}
+	if len(rest) == 0 {
+		return guess, nil
+	}
+	if len(guess) > 0 && n.dryRuns < last {
+		err := dryRun(rest)
 		if err == nil {
-			return q, nil
+			return guess, nil
 		}
-		if _, refused := reasonOf(err); !refused {
-			return plan{}, err
+		if _, denied := reasonOf(err); !denied {
+			return nil, trying(err)
 		}
 	}
 
-	good := unchanged(live, n.manager())
-	changes := changed(good, p.apply)
+	var good []string
 	whole, _ := reasonOf(refusal)
 	refused := map[string]string{}
 	groups := [][]string{nil} // first none at all
-	for tries := 0; len(groups) > 0; tries++ {
+	for len(groups) > 0 {
 		group := groups[0]
 		groups = groups[1:]
-		if tries == siftLimit {
+		if n.dryRuns >= last {
+			if group == nil {
+				return nil, refusal
+			}
 			for _, key := range slices.Concat(append(groups, group)...) {
 				refused[key] = whole
 			}
 			break
 		}
-		trial := maps.Clone(good)
-		for _, key := range group {
-			if value, ok := p.apply[key]; ok {
-				trial[key] = value
-			} else {
-				delete(trial, key)
-			}
-		}
-		_, err := n.apply(ctx, live.UID, trial, true)
+		trial := slices.Concat(good, group)
+		err := dryRun(trial)
 		reason, denied := reasonOf(err)
 		switch {
 		case err == nil && group == nil:
@@ -98,20 +113,63 @@ func (n *Node) sift(ctx context.Context, live *metav1.PartialObjectMetadata, p p
 		case err == nil:
 			good = trial
 		case !denied:
-			return plan{}, fmt.Errorf("%w; trying without some of the labels: %w", refusal, err)
+			return nil, trying(err)
 		case group == nil:
-			return plan{}, refusal
+			return nil, refusal
 		case len(group) == 1:
 			refused[group[0]] = reason
 		default:
 			groups = append(groups, halves(group)...)
 		}
 	}
-	if len(refused) == len(changes) {
+	return refused, nil
+}
+
+// siftApply is told that admission refuses to have p applied. It returns p without
+// the labels that are the reason, or the refusal if nothing is left to do.
+func (n *Node) siftApply(ctx context.Context, live *metav1.PartialObjectMetadata, p plan, refusal error) (plan, error) {
+	as := unchanged(live, n.manager())
+	refused, err := n.sift(refusal, changed(as, p.apply), siftLimit-n.dryRuns, func(keys []string) error {
+		trial := maps.Clone(as)
+		for _, key := range keys {
+			if value, ok := p.apply[key]; ok {
+				trial[key] = value
+			} else {
+				delete(trial, key)
+			}
+		}
+		_, err := n.applyPlan(ctx, live, p, trial, true)
+		return err
+	})
+	if err != nil {
+		return plan{}, err
+	}
+	q := p.without(live, n.manager(), refused)
+	if !q.write && !p.begun && !n.known(refused) {
 		return plan{}, refusal
 	}
-	n.refused = refused
-	return p.without(live, n.manager(), refused), nil
+	return q, nil
+}
+
+// known tells whether labels were refused already when others were not.
+func (n *Node) known(refused map[string]string) bool {
+	for key := range refused {
+		if _, ok := n.refused[key]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// remember notes what is refused, for the next time.
+func (n *Node) remember(all []Refusal) {
+	n.refused = nil
+	for _, r := range all {
+		if n.refused == nil {
+			n.refused = map[string]string{}
+		}
+		n.refused[r.Key] = r.Reason
+	}
 }
 
 func halves(keys []string) [][]string {
@@ -154,22 +212,27 @@ func (p plan) without(live *metav1.PartialObjectMetadata, manager string, refuse
 	if len(refused) == 0 {
 		return p
 	}
+	who := labelOwners(&live.ObjectMeta, manager)
 	as := unchanged(live, manager)
-	p.apply = maps.Clone(p.apply)
-	p.refused = nil
-	for _, key := range changed(as, p.apply) {
+	keys := slices.Concat(changed(as, p.apply), p.remove)
+	slices.Sort(keys)
+	p.apply, p.remove, p.refused = maps.Clone(p.apply), slices.Clone(p.remove), slices.Clone(p.refused)
+	for _, key := range slices.Compact(keys) {
 		reason, ok := refused[key]
 		if !ok {
 			continue
 		}
 		p.refused = append(p.refused, Refusal{key, reason})
+		p.remove = slices.DeleteFunc(p.remove, func(k string) bool { return k == key })
 		if value, ok := as[key]; ok {
 			p.apply[key] = value
 		} else {
 			delete(p.apply, key)
 		}
 	}
-	p.write = len(changed(as, p.apply)) > 0
+	slices.SortFunc(p.refused, func(a, b Refusal) int { return strings.Compare(a.Key, b.Key) })
+	p.claim = p.claim && claims(live, who, p.apply)
+	p.write = len(p.remove) > 0 || len(changed(as, p.apply)) > 0
 	return p
 }
 

@@ -14,17 +14,19 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"pgregory.net/rapid"
 
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
-// admission is an API server with one Node, of which nobody but us has labels. It
-// refuses to have some of them changed. What it counts and how it says so is as in
-// a real one: TestFaults has that.
+// admission is an API server with one Node, of which nobody but us has labels, or
+// nobody at all. It refuses to have some of them changed. What it counts and how it
+// says so is as in a real one: TestFaults has that.
 type admission struct {
 	node     labels.Set
+	orphans  labels.Set // of which nobody knows who set them
 	refuses  map[string]bool
 	always   bool // whatever the change
 	requests int
@@ -35,14 +37,37 @@ func (a *admission) RoundTrip(r *http.Request) (*http.Response, error) {
 	a.requests++
 	if r.Method == http.MethodPatch {
 		var object metav1.PartialObjectMetadata
+		var removal struct {
+			Metadata struct {
+				Labels map[string]*string
+			}
+		}
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return nil, err
 		}
-		if err := json.Unmarshal(body, &object); err != nil {
-			return nil, err
+		node, orphans := maps.Clone(a.node), maps.Clone(a.orphans)
+		if r.Header.Get("Content-Type") == string(types.MergePatchType) {
+			if err := json.Unmarshal(body, &removal); err != nil {
+				return nil, err
+			}
+			for key := range removal.Metadata.Labels {
+				delete(node, key)
+				delete(orphans, key)
+			}
+		} else {
+			if err := json.Unmarshal(body, &object); err != nil {
+				return nil, err
+			}
+			node = object.Labels
+			for key, value := range node {
+				if was, ok := orphans[key]; ok && was != value && r.URL.Query().Get("force") != "true" {
+					return nil, fmt.Errorf("conflict over %s", key)
+				}
+				delete(orphans, key)
+			}
 		}
-		for _, key := range changed(a.node, object.Labels) {
+		for _, key := range changed(union(a.node, a.orphans), union(node, orphans)) {
 			if a.refuses[key] {
 				return respond(status(422, metav1.StatusReasonInvalid, "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no "+key))
 			}
@@ -51,15 +76,23 @@ func (a *admission) RoundTrip(r *http.Request) (*http.Response, error) {
 			return respond(status(403, metav1.StatusReasonForbidden, "admission webhook \"w\" denied the request: not you"))
 		}
 		if r.URL.Query().Get("dryRun") == "" {
-			a.node = object.Labels
+			a.node, a.orphans = node, orphans
 			a.writes++
 		}
 	}
 	return respond(answer{code: 200, body: a.meta()})
 }
 
+func union(a, b labels.Set) labels.Set {
+	all := labels.Set{}
+	maps.Copy(all, a)
+	maps.Copy(all, b)
+	return all
+}
+
 func (a *admission) meta() *metav1.PartialObjectMetadata {
 	meta := nodeMeta("1", a.node, nil)
+	maps.Copy(meta.Labels, a.orphans)
 	for i := range meta.ManagedFields {
 		meta.ManagedFields[i].Time = &metav1.Time{Time: time.Unix(int64(a.writes), 0)}
 	}
@@ -217,6 +250,85 @@ func TestNodeRefusedWhole(t *testing.T) {
 		err := a.sink(t).Publish(t.Context(), want)
 		if conflict, ok := errors.AsType[*ConflictError](err); !ok || len(conflict.Refused) != 30 || len(a.node) != 30 {
 			t.Errorf("%d labels are there: %v", len(a.node), err)
+		}
+	})
+}
+
+// Labels of which nobody is known to be the owner are removed by one write and
+// taken over by another: what admission refuses of either stays, is named, and
+// does not keep the rest back.
+func TestNodeRefusedOrphans(t *testing.T) {
+	var keys []string
+	for _, k := range labels.Keys {
+		if !strings.ContainsAny(k.Pattern, "<*{") && !labels.OthersToo(k.Pattern) && labels.Known(k.Pattern) {
+			keys = append(keys, k.Pattern)
+		}
+	}
+	keys = keys[:min(len(keys), 40)]
+	set := func(t *rapid.T, label string, least int) labels.Set {
+		return rapid.MapOfN(rapid.SampledFrom(keys), rapid.SampledFrom([]string{"1", "2"}), least, len(keys)).Draw(t, label)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		was, orphans, want := set(t, "was", 0), set(t, "orphans", 0), set(t, "want", 1)
+		maps.DeleteFunc(orphans, func(key, _ string) bool { _, ours := was[key]; return ours })
+		before := union(was, orphans)
+		a := &admission{node: maps.Clone(was), orphans: maps.Clone(orphans), refuses: map[string]bool{}}
+		for _, key := range rapid.SliceOfNDistinct(rapid.SampledFrom(keys), 0, 2, rapid.ID).Draw(t, "refuses") {
+			a.refuses[key] = true
+		}
+		expect := maps.Clone(want)
+		var refused []string
+		changes := changed(before, want)
+		for _, key := range changes {
+			if !a.refuses[key] {
+				continue
+			}
+			refused = append(refused, key)
+			if value, ok := before[key]; ok {
+				expect[key] = value
+			} else {
+				delete(expect, key)
+			}
+		}
+		n := a.sink(t)
+		err := n.Publish(t.Context(), want)
+		conflict, _ := errors.AsType[*ConflictError](err)
+		if got := union(a.node, a.orphans); !maps.Equal(got, expect) {
+			t.Fatalf("the Node has %v, want %v: %v", got, expect, err)
+		}
+		if a.writes > 2 || a.requests > siftLimit+6 {
+			t.Errorf("%d writes, %d requests", a.writes, a.requests)
+		}
+		switch {
+		case a.writes == 0 && len(refused) > 0:
+			if err == nil || conflict != nil {
+				t.Fatalf("error %v though nothing was written", err)
+			}
+			return
+		case len(refused) == 0 && err != nil:
+			t.Fatalf("error %v", err)
+		case len(refused) > 0 && (conflict == nil || !slices.EqualFunc(conflict.Refused, refused, func(r Refusal, key string) bool { return r.Key == key })):
+			t.Fatalf("error %v, want %v to be refused", err, refused)
+		case conflict != nil && len(conflict.Conflicts)+len(conflict.Stale) > 0:
+			t.Errorf("also said to be in conflict: %v", err)
+		}
+		if again, err := n.moved(event(t, a.meta())); again || err != nil {
+			t.Errorf("the watch says that the Node moved: %v %v", again, err)
+		}
+
+		// From then on it takes a read, and two writes that are refused.
+		writes := a.writes
+		a.requests = 0
+		err = n.Publish(t.Context(), want)
+		if a.requests > 3 || a.writes != writes || (err != nil) != (len(refused) > 0) {
+			t.Errorf("%d requests, %d writes: %v", a.requests, a.writes-writes, err)
+		}
+		a.refuses = nil
+		if err := n.Publish(t.Context(), want); err != nil || !maps.Equal(union(a.node, a.orphans), want) {
+			t.Errorf("not refused any more: %v", err)
+		}
+		if n.refused != nil {
+			t.Errorf("%v is still said to be refused", n.refused)
 		}
 	})
 }

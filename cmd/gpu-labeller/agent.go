@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpu-labeller/gpu-labeller/agent"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
@@ -48,9 +50,9 @@ type sinkFlags struct {
 
 func (f *sinkFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringSliceVar(&f.sinks, "sink", nil, "where labels are published: node, feature-file, node-feature; several are allowed (default node-feature where the cluster has NFD's NodeFeature objects, else node)")
+	fs.StringSliceVar(&f.sinks, "sink", nil, "where labels are published: node, feature-file, node-feature; several are allowed (default node-feature where the cluster has NFD's NodeFeature objects and the Node has no labels of ours, else node)")
 	fs.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "the Node that is labelled (default $NODE_NAME)")
-	fs.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig file (default $KUBECONFIG; in a pod, its service account)")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig file (default $KUBECONFIG, which may list several; in a pod, its service account)")
 	fs.StringVar(&f.namespace, "namespace", os.Getenv("NAMESPACE"), "namespace of NodeFeature objects (default $NAMESPACE, or the pod's own)")
 	fs.StringVar(&f.podName, "pod-name", os.Getenv("POD_NAME"), "the agent's pod, whose DaemonSet becomes the owner of the NodeFeature object (default $POD_NAME)")
 	fs.StringVar(&f.featureFile, "feature-file", publish.DefaultFeatureFile, "the feature file of sink feature-file")
@@ -88,7 +90,15 @@ func (s *sinks) writesCluster() bool {
 // open makes the sinks. It asks the API server only where the flags leave open
 // which sinks there are, and for the DaemonSet.
 func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) {
-	s := &sinks{names: f.sinks}
+	if err := f.checkNames(); err != nil {
+		return nil, err
+	}
+	s := &sinks{}
+	for _, name := range f.sinks {
+		if !slices.Contains(s.names, name) {
+			s.names = append(s.names, name)
+		}
+	}
 	if len(s.names) == 0 || slices.Contains(s.names, sinkNode) || slices.Contains(s.names, sinkNodeFeature) {
 		config, err := restConfig(f.kubeconfig)
 		if errors.Is(err, errNoCluster) {
@@ -152,15 +162,67 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 	return s, nil
 }
 
-// choose takes NFD's way where there is one. It waits for the API server to say
+// checkNames refuses names that no object has. In the path of a request they could
+// stand for another object.
+func (f *sinkFlags) checkNames() error {
+	for _, name := range []struct {
+		flag, value string
+		check       func(string) []string
+	}{
+		{"node-name", f.nodeName, validation.IsDNS1123Subdomain},
+		{"namespace", f.namespace, validation.IsDNS1123Label},
+		{"pod-name", f.podName, validation.IsDNS1123Subdomain},
+		{"node-feature-name", f.nodeFeature, validation.IsDNS1123Subdomain},
+	} {
+		if err := checkName(name.flag, name.value, name.check); err != nil {
+			return cli.Exit(exitUsage, err)
+		}
+	}
+	if slices.Contains(f.sinks, sinkNodeFeature) {
+		if err := checkForNFD(f.nodeName); err != nil {
+			return cli.Exit(exitUsage, fmt.Errorf("%w: give --sink=node", err))
+		}
+	}
+	return nil
+}
+
+func checkName(flag, value string, check func(string) []string) error {
+	if value == "" {
+		return nil
+	}
+	if wrong := check(value); len(wrong) > 0 {
+		return fmt.Errorf("--%s %q: %s", flag, value[:min(len(value), 80)], wrong[0])
+	}
+	return nil
+}
+
+// checkForNFD refuses names of Nodes that NFD cannot serve by NodeFeature objects:
+// it finds them by a label.
+func checkForNFD(node string) error {
+	if len(node) > validation.LabelValueMaxLength {
+		return fmt.Errorf("--node-name has %d characters, and NFD serves no Node of more than %d by NodeFeature objects", len(node), validation.LabelValueMaxLength)
+	}
+	return nil
+}
+
+// choose takes NFD's way where there is one, unless labels of ours are on the
+// Node already: NFD may have been installed since. It waits for the API server to say
 // so: an agent that went the other way, for an API server that was away for a
 // moment, would leave labels in two places.
 func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slog.Logger) (string, error) {
+	if checkForNFD(f.nodeName) != nil {
+		return sinkNode, nil
+	}
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		has, err := client.HasNodeFeatures(ctx)
 		var forbidden *publish.ForbiddenError
 		switch {
 		case err == nil && has:
+			if f.labelled(ctx, client) {
+				log.Warn("the cluster has NodeFeature objects, but labels of ours are on the Node from before, so they go there as ever; "+
+					"to change that, give --sink=node-feature, and then withdraw the old ones: gpu-labeller cleanup --sink=node --node-name "+f.nodeName, "sink", sinkNode)
+				return sinkNode, nil
+			}
 			return sinkNodeFeature, nil
 		case err == nil:
 			return sinkNode, nil
@@ -178,6 +240,47 @@ func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slo
 		}
 	}
 }
+
+// labelled tells whether the Node has labels that the sink node applied. One that
+// may not be read has none.
+func (f *sinkFlags) labelled(ctx context.Context, client *publish.Client) bool {
+	if client == nil || f.nodeName == "" {
+		return false
+	}
+	owned, err := (&publish.Node{Client: client, Name: f.nodeName}).Owned(ctx)
+	return err == nil && owned
+}
+
+// leftovers says which sinks that are not in use hold labels of ours, which stay
+// as they are whatever becomes of the GPUs. What may not be read holds none.
+func (f *sinkFlags) leftovers(ctx context.Context, s *sinks) (sentences []string) {
+	say := func(where fmt.Stringer, sink, more string) {
+		sentences = append(sentences, fmt.Sprintf("%v has labels of ours from before, which nobody keeps true: gpu-labeller cleanup --sink=%s%s", where, sink, more))
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if !slices.Contains(s.names, sinkNode) && f.labelled(ctx, s.client) {
+		say(&publish.Node{Name: f.nodeName}, sinkNode, " --node-name "+f.nodeName)
+	}
+	namespace := cmp.Or(f.namespace, podNamespace())
+	if !slices.Contains(s.names, sinkNodeFeature) && s.client != nil && f.nodeName != "" && namespace != "" {
+		object := &publish.NodeFeature{Client: s.client, NodeName: f.nodeName, ObjectName: f.nodeFeature, Namespace: namespace}
+		if set, err := object.Published(ctx); err == nil && len(set) > 0 {
+			say(object, sinkNodeFeature, " --node-name "+f.nodeName+" --namespace "+namespace)
+		}
+	}
+	if !slices.Contains(s.names, sinkFeatureFile) {
+		file := &publish.FeatureFile{Path: f.featureFile}
+		if set, err := file.Published(ctx); err == nil && len(set) > 0 {
+			say(file, sinkFeatureFile, " --feature-file "+f.featureFile)
+		}
+	}
+	return sentences
+}
+
+// leftoverTime is when leftovers are looked for, and up to as much later, so that
+// the agents of a cluster do not ask all at once.
+var leftoverTime = 10 * time.Second
 
 // agentFlags are those of the agent alone.
 type agentFlags struct {
@@ -286,6 +389,11 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	log := f.agent.logger()
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	// Before anything else, since the signal ends a process that is not ready for it.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	outliveReaders()
 
 	start := time.Now()
 	s, err := f.agent.open(ctx, log)
@@ -369,9 +477,6 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		defer server.Close()
 		log.Debug("serving /healthz, /readyz and /metrics", "address", listener.Addr().String())
 	}
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
 	go func() {
 		for range hangups {
 			a.Reload()
@@ -381,10 +486,24 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	// What start-up needed is not needed again.
 	debug.FreeOSMemory()
 	_ = footprint.Trim()
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(leftoverTime + rand.N(leftoverTime)):
+			for _, sentence := range f.agent.leftovers(ctx, s) {
+				log.Warn(sentence)
+			}
+		}
+	}()
 	log.Info("labelling", "sinks", strings.Join(s.names, ","), "node", f.agent.nodeName, "version", config.Version)
 	a.Run(ctx)
 	return nil
 }
+
+// outliveReaders keeps the end of whoever reads the log from ending the process:
+// what is written then is lost. (A signal that is ignored, rather than caught,
+// would be ignored by the NVML process, too.)
+func outliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // missing lists the labels of set that the Node does not have.
 func missing(ctx context.Context, client *publish.Client, node string, set labels.Set) ([]string, error) {

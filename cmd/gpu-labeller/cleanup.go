@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,7 @@ type cleanupFlags struct {
 	nodeFeature string
 	taint       string // taken away, whoever set it; empty for none
 	ownTaint    string // taken away where we set it; empty for none
+	force       bool   // labels under our keys that others set go, too
 }
 
 func newCleanupCommand() *cobra.Command {
@@ -40,6 +42,10 @@ with --all-nodes for every one. That is the labels of the Node that it set, its
 NodeFeature objects, and, on the node itself, its feature file; or what --sink
 names of these. Labels that others set stay. Run again, it does nothing.
 
+It ends with 1 and names them where labels under keys of ours stay, since another
+field manager set them, as after a Node was restored from a copy: remove those, or
+use --force-conflicts. NFD's stay in any case.
+
 It also takes away the taint ` + defaultTaint + ` (or that of
 --own-taint) where gpu-labeller was the last to write the Node's taints. Where
 another one wrote them since, as Kubernetes does for a node that is not ready, the
@@ -48,7 +54,8 @@ Node that has exactly that taint.
 
 Feature files are on their nodes: --sink=feature-file, run there, removes one.
 
-End the agents first: they would label again.`,
+End the agents first: they would label again, which is an error, too, if it is
+seen two seconds later.`,
 		Example: `  # From anywhere, as kubectl does
   gpu-labeller cleanup --all-nodes --dry-run
   gpu-labeller cleanup --all-nodes
@@ -73,6 +80,7 @@ End the agents first: they would label again.`,
 	fs.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "the Node to clean up (default $NODE_NAME)")
 	fs.BoolVar(&f.allNodes, "all-nodes", false, "clean up every Node of the cluster")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "say what would be withdrawn, and change nothing")
+	fs.BoolVar(&f.force, "force-conflicts", false, "remove labels under keys of ours, too, that other field managers set, but NFD's")
 	fs.StringSliceVar(&f.sinks, "sink", nil, "where to look: node, node-feature, feature-file; several are allowed (default all that can be reached)")
 	fs.StringVar(&f.taint, "taint", "", "take away this taint, whoever set it; `KEY=VALUE:EFFECT`, "+defaultTaint+" without a value")
 	fs.StringVar(&f.ownTaint, "own-taint", defaultTaint, "take away this taint where gpu-labeller was the last to write the taints; empty for none")
@@ -111,6 +119,10 @@ func (f *cleanupFlags) check(given func(flag string) bool) error {
 		return usage("--node-feature-name is the name for one Node: not with --all-nodes")
 	case !f.allNodes && f.nodeName == "" && !onlyFile:
 		return usage("say what to clean up: --node-name, or --all-nodes, or --sink=feature-file for the feature file of this host")
+	}
+	names := sinkFlags{nodeName: f.nodeName, namespace: f.namespace, nodeFeature: f.nodeFeature}
+	if err := names.checkNames(); err != nil {
+		return err
 	}
 	for flag, taint := range map[string]string{"taint": f.taint, "own-taint": f.ownTaint} {
 		if taint == "" {
@@ -171,11 +183,34 @@ func (f *cleanupFlags) run(ctx context.Context, out io.Writer) error {
 	if f.wants(sinkFeatureFile) && !f.allNodes && (len(f.sinks) > 0 || f.here(ctx, client)) {
 		errs = append(errs, c.withdraw(ctx, &publish.FeatureFile{Path: f.featureFile}))
 	}
+	errs = append(errs, stillGone(ctx, c.had))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	c.end()
 	return nil
+}
+
+// agentTime is how soon an agent puts back what is taken from it.
+const agentTime = 2 * time.Second
+
+// stillGone looks at Nodes again, when an agent has had the time to label them.
+func stillGone(ctx context.Context, had []*publish.Node) error {
+	if len(had) == 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(agentTime):
+	}
+	var errs []error
+	for _, node := range had {
+		if owned, err := node.Owned(ctx); err == nil && owned {
+			errs = append(errs, fmt.Errorf("%v: an agent is running there and has labelled it again; end the agents first", node))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // here tells whether this host is the Node, so that its feature file is meant.
@@ -234,11 +269,11 @@ func (f *cleanupFlags) nodes(ctx context.Context, client *publish.Client) ([]*pu
 	}
 	var nodes []*publish.Node
 	for _, name := range names {
-		n := &publish.Node{Client: client, Name: name}
+		n := &publish.Node{Client: client, Name: name, Force: f.force}
 		nodes = append(nodes, n)
 		for i, taint := range taints[name] {
 			if i > 0 {
-				n = &publish.Node{Client: client, Name: name}
+				n = &publish.Node{Client: client, Name: name, Force: f.force}
 				nodes = append(nodes, n)
 			}
 			n.Taint = &publish.NodeTaint{Taint: taint, Wanted: func(labels.Set) bool { return false }}
@@ -265,7 +300,8 @@ func (f *cleanupFlags) nodeFeatures(ctx context.Context, client *publish.Client)
 type cleaner struct {
 	dryRun bool
 	out    io.Writer
-	found  int // sinks that held something
+	found  int             // sinks that held something
+	had    []*publish.Node // from which labels were withdrawn
 }
 
 // end says so where there was nothing.
@@ -309,6 +345,8 @@ func (c *cleaner) withdraw(ctx context.Context, sink interface {
 	done := "withdrawn"
 	if c.dryRun {
 		done = "would be withdrawn"
+	} else if n, ok := sink.(*publish.Node); ok && len(set) > 0 {
+		c.had = append(c.had, n)
 	}
 	fmt.Fprintf(c.out, "%v: %s %s\n", sink, strings.Join(what, " and "), done)
 	c.found++

@@ -323,6 +323,26 @@ func TestAgentInCluster(t *testing.T) {
 		unwritten(t, c, "node-a", func() { time.Sleep(10 * time.Second) })
 		second.stop(t)
 	})
+	t.Run("cleanup sees an agent that runs", func(t *testing.T) {
+		p := command(t, "cleanup", "--sink=node", "--node-name=node-b", "--kubeconfig", c.Kubeconfig())
+		if err := p.cmd.Run(); err == nil || p.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(p.String(), "an agent is running there") {
+			t.Errorf("cleanup ends with %v\n%s", err, p)
+		}
+		eventually(t, c, "node-b", "nvidia.com/gpu.product", "NVIDIA-H200-NVL")
+	})
+	t.Run("labels whose owner is not known any more go with the hardware", func(t *testing.T) {
+		c.Kubectl("patch", "node", "node-a", "--type=merge", "-p", `{"metadata":{"managedFields":[{}]}}`)
+		a.says(strings.Replace(fmt.Sprintf(a100, 1), "550.107.02", "550.144.03", 1) + fmt.Sprintf(mig, 1))
+		a.write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", "")
+		eventually(t, c, "node-a", "nvidia.com/mig-1g.5gb.count", "1")
+		c.Kubectl("patch", "node", "node-a", "--type=merge", "-p", `{"metadata":{"managedFields":[{}]}}`)
+		a.says(strings.Replace(fmt.Sprintf(a100, 0), "550.107.02", "550.144.03", 1))
+		if err := os.RemoveAll(filepath.Join(a.root, "proc/driver/nvidia/capabilities")); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, c, "node-a", "nvidia.com/mig-1g.5gb.count", "")
+		eventually(t, c, "node-a", "gpu.feature.node.kubernetes.io/mig.state", "disabled")
+	})
 	t.Run("the end of the agents and a new start change nothing", func(t *testing.T) {
 		unwritten(t, c, "node-b", func() {
 			agentA.stop(t)
@@ -331,6 +351,17 @@ func TestAgentInCluster(t *testing.T) {
 			time.Sleep(5 * time.Second)
 		})
 		agentB.stop(t)
+	})
+	t.Run("cleanup names what others set under keys of ours", func(t *testing.T) {
+		c.Kubectl("label", "node", "node-b", "nvidia.com/mig.strategy=single", "--field-manager=kubectl-create")
+		p := command(t, "cleanup", "--all-nodes", "--kubeconfig", c.Kubeconfig())
+		if err := p.cmd.Run(); err == nil || p.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(p.String(), "nvidia.com/mig.strategy (set by kubectl-create)") {
+			t.Errorf("cleanup ends with %v\n%s", err, p)
+		}
+		p = command(t, "cleanup", "--all-nodes", "--force-conflicts", "--kubeconfig", c.Kubeconfig())
+		if err := p.cmd.Run(); err != nil {
+			t.Errorf("cleanup ends with %v\n%s", err, p)
+		}
 	})
 	t.Run("cleanup withdraws what is ours", func(t *testing.T) {
 		for range 2 {
@@ -355,6 +386,7 @@ func TestAgentInCluster(t *testing.T) {
 		}
 	})
 	t.Run("a taint comes and goes with the GPUs", func(t *testing.T) { taint(t, c) })
+	t.Run("NFD's CRD comes later", func(t *testing.T) { sinkStays(t, c) })
 	t.Run("a thousand passes write nothing", func(t *testing.T) { steady(t, c) })
 }
 
@@ -461,6 +493,65 @@ func taint(t *testing.T, c *cluster.Cluster) {
 	if err := p.cmd.Run(); err != nil || strings.Contains(p.String(), "node-d") {
 		t.Errorf("~/.kube/config: %v\n%s", err, p)
 	}
+}
+
+// sinkStays has an agent choose its sink before and after the cluster knows
+// NodeFeature objects, and leaves labels in the place that it does not choose.
+func sinkStays(t *testing.T, c *cluster.Cluster) {
+	c.CreateNode("node-e")
+	client, err := publish.NewClient(c.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	choose := func() (string, string) {
+		var said bytes.Buffer
+		f := &sinkFlags{kubeconfig: c.Kubeconfig(), nodeName: "node-e", namespace: "default", featureFile: filepath.Join(t.TempDir(), "file")}
+		s, err := f.open(t.Context(), slog.New(slog.NewTextHandler(&said, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(s.names, ","), said.String() + strings.Join(f.leftovers(t.Context(), s), "\n")
+	}
+	want := func(sink, says string) {
+		t.Helper()
+		got, said := choose()
+		if got != sink || !strings.Contains(said, says) || says == "" && said != "" {
+			t.Errorf("the sink is %s, want %s; it says %q, want %q", got, sink, said, says)
+		}
+	}
+	want(sinkNode, "")
+	onNode := &publish.Node{Client: client, Name: "node-e"}
+	set := map[string]string{"nvidia.com/gpu.count": "1"}
+	if err := onNode.Publish(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	crd, err := os.ReadFile("../../testdata/cluster/nodefeature-crd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Apply(string(crd))
+	c.Kubectl("wait", "crd/nodefeatures.nfd.k8s-sigs.io", "--for=condition=Established", "--timeout=30s")
+	defer c.Kubectl("delete", "crd", "nodefeatures.nfd.k8s-sigs.io")
+	for range 100 {
+		if has, err := client.HasNodeFeatures(t.Context()); err == nil && has {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	want(sinkNode, "gpu-labeller cleanup --sink=node --node-name node-e")
+	object := &publish.NodeFeature{Client: client, NodeName: "node-e", Namespace: "default"}
+	if err := object.Publish(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	want(sinkNode, "gpu-labeller cleanup --sink=node-feature --node-name node-e --namespace default")
+	f := &sinkFlags{nodeName: "node-e"}
+	if got := f.leftovers(t.Context(), &sinks{client: client, names: []string{sinkNodeFeature}}); len(got) != 1 || !strings.Contains(got[0], "--sink=node ") {
+		t.Errorf("left: %v", got)
+	}
+	if err := onNode.Publish(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	want(sinkNodeFeature, "")
 }
 
 // steady lets an agent pass a thousand times over a host that does not change.

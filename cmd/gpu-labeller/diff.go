@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"gopkg.in/yaml.v3"
 
 	"github.com/gpu-labeller/gpu-labeller/dra"
@@ -262,7 +263,8 @@ const maxInput = 256 << 20
 func readInput(stdin io.Reader, file string) ([]byte, error) {
 	in := stdin
 	if file != "-" {
-		opened, err := os.Open(file)
+		// O_NONBLOCK: opening a FIFO must not wait for a writer.
+		opened, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return nil, err
 		}

@@ -1,8 +1,18 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gopkg.in/yaml.v3"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
@@ -125,4 +135,50 @@ func FuzzLabelsIn(f *testing.F) {
 			compareDRA(&discover.Inventory{}, dra.Devices(all, dra.NVIDIA))
 		}
 	})
+}
+
+// A FIFO that nobody writes to is empty.
+func TestDiffFIFO(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := command(t, "diff", "--root", t.TempDir(), fifo)
+	select {
+	case <-begin(t, p):
+		if code := p.cmd.ProcessState.ExitCode(); code != exitUsage {
+			t.Errorf("it ends with %d\n%s", code, p)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits for a writer")
+	}
+	content := "nvidia.com/gpu.count=8\n"
+	read, write, err := os.Pipe() // as of <(…) in a shell
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		_, _ = write.WriteString(content)
+		_ = write.Close()
+	}()
+	if got, err := readInput(nil, fmt.Sprintf("/proc/self/fd/%d", read.Fd())); err != nil || string(got) != content {
+		t.Errorf("read %q: %v", got, err)
+	}
+}
+
+func TestWriteYAML(t *testing.T) {
+	in := map[string]string{"a": "x\u202ey\u009bz\x7f\U000e0001é<\n", "b\u202e": "é", "c": "1"}
+	var out bytes.Buffer
+	if err := writeYAML(&out, in); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsFunc(out.String(), func(r rune) bool { return r != '\n' && !strconv.IsPrint(r) }) {
+		t.Errorf("got %q", out.String())
+	}
+	var back map[string]string
+	if err := yaml.Unmarshal(out.Bytes(), &back); err != nil || !maps.Equal(back, in) {
+		t.Errorf("read back %q, %v, from %s", back, err, out.String())
+	}
 }

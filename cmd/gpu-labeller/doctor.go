@@ -105,7 +105,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	done, err := f.replay(cmd)
+	done, err := f.replay(ctx, cmd)
 	if err != nil {
 		return err
 	}
@@ -137,6 +137,9 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 
 func (f *doctorFlags) check() error {
 	namespace, name, ok := strings.Cut(f.pod, "/")
+	if err := f.agent.checkNames(); err != nil {
+		return err
+	}
 	switch {
 	case f.pod != "" && (!ok || namespace == "" || name == "" || strings.Contains(name, "/")):
 		return cli.Exit(exitUsage, fmt.Errorf("--pod %q: want NAMESPACE/NAME", f.pod))

@@ -54,7 +54,7 @@ func newGFDCommand() *cobra.Command {
 func runGFD(args []string, stdout, stderr io.Writer) int {
 	f, err := parseGFDFlags(args, os.LookupEnv)
 	if err != nil {
-		fmt.Fprintf(stderr, "Error: %v; see %s --help\n", err, gfdName)
+		fmt.Fprintf(stderr, "Error: %s; see %s --help\n", cli.Printable(err.Error()), gfdName)
 		return exitFailure
 	}
 	switch {
@@ -70,7 +70,7 @@ func runGFD(args []string, stdout, stderr io.Writer) int {
 		g.log.Warn("passed over, as by GFD: " + strings.Join(f.stray, " ") + "; a flag's value stands after an equals sign, or follows it if it is no boolean")
 	}
 	if err := g.run(); err != nil {
-		fmt.Fprintln(stderr, "Error:", err)
+		fmt.Fprintln(stderr, "Error:", cli.Printable(err.Error()))
 		return exitFailure
 	}
 	return exitOK
@@ -100,6 +100,7 @@ func (g *gfd) run() error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
+	outliveReaders()
 
 	settings, err := g.load()
 	var fileError *gfdFileError
@@ -158,6 +159,10 @@ func (g *gfd) unread() (*gfdSettings, error) {
 	return settings, nil
 }
 
+// longestResync is how long labels that others changed, or a feature file that is
+// gone, wait to be put right, where the sleep interval is longer.
+const longestResync = 10 * time.Minute
+
 // label runs the agent until ctx is done, or until a new configuration wants
 // another one.
 func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
@@ -173,6 +178,7 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 		Options:   settings.options(g.start),
 		Sinks:     []publish.Sink{out.sink},
 		Interval:  settings.interval(),
+		Resync:    min(settings.interval(), longestResync),
 		ScanLimit: nvml.DefaultTimeout + 10*time.Second,
 		Reload: func() (labels.Options, error) {
 			fresh, err := g.load()

@@ -35,7 +35,7 @@ func TestGFDHosts(t *testing.T) {
 			for _, f := range archive.Files {
 				section[f.Name] = string(f.Data)
 			}
-			root, err := extract(file)
+			root, err := extract(t.Context(), file)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func TestGFDHosts(t *testing.T) {
 func TestGFDKeysOnly(t *testing.T) {
 	files, _ := filepath.Glob("../../testdata/hosts/*.txtar")
 	for _, file := range files {
-		root, err := extract(file)
+		root, err := extract(t.Context(), file)
 		if err != nil {
 			t.Fatal(err)
 		}

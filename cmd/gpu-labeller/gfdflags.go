@@ -117,16 +117,16 @@ func (f *gfdFlags) table() []gfdFlag {
 			"kubeconfig file; in a pod, its service account", gfdText(&f.kubeconfig, "")},
 		{"kube-api-qps", nil, []string{"KUBE_API_QPS"},
 			"requests to the API server in a second", gfdValue{initial: "5", set: func(s string) (err error) {
-				if f.qps, err = strconv.ParseFloat(s, 64); err != nil {
-					return errors.New("want a number")
+				if f.qps, err = strconv.ParseFloat(s, 64); err != nil || f.qps != 0 && f.qps != -1 && !(f.qps >= 0.1 && f.qps <= 1000) {
+					return errors.New("want a number from 0.1 to 1000, 0 for the default or -1 for no limit")
 				}
 				return nil
 			}}},
 		{"kube-api-burst", nil, []string{"KUBE_API_BURST"},
 			"requests to the API server in one go", gfdValue{initial: "10", set: func(s string) error {
 				n, err := strconv.ParseInt(s, 0, 0)
-				if err != nil {
-					return errors.New("want an integer")
+				if err != nil || n < 0 || n > 10000 {
+					return errors.New("want an integer from 1 to 10000, or 0 for the default")
 				}
 				f.burst = int(n)
 				return nil

@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpu-labeller/gpu-labeller/agent"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
@@ -52,6 +55,16 @@ func (s *gfdSettings) nodeFeature(ctx context.Context, log *slog.Logger) (*publi
 		return nil, errors.New("the namespace is empty: give --namespace, or set NAMESPACE from the pod's metadata.namespace" + instead)
 	case s.kubeconfig == "" && os.Getenv("KUBERNETES_SERVICE_HOST") == "":
 		return nil, errors.New("there is no cluster: this is not a pod, so give --kubeconfig" + instead)
+	}
+	for _, err := range []error{
+		checkName("node-name", s.nodeName, validation.IsDNS1123Subdomain),
+		checkName("namespace", s.namespace, validation.IsDNS1123Label),
+		checkName("pod-name", s.podName, validation.IsDNS1123Subdomain),
+		checkForNFD(s.nodeName),
+	} {
+		if err != nil {
+			return nil, fmt.Errorf("%w%s", err, instead)
+		}
 	}
 	config, err := restConfig(s.kubeconfig)
 	if err != nil {

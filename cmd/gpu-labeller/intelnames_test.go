@@ -2,7 +2,10 @@ package main
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpu-labeller/gpu-labeller/labels"
@@ -43,4 +46,26 @@ func FuzzParseIntelNames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		_, _ = parseIntelNames(text)
 	})
+}
+
+func TestReadIntelNames(t *testing.T) {
+	dir := t.TempDir()
+	pipe, long, good := filepath.Join(dir, "pipe"), filepath.Join(dir, "long"), filepath.Join(dir, "good")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	row := "56c0: {product: Flex_170, family: Flex_Series}\n"
+	for name, text := range map[string]string{good: row, long: row + strings.Repeat("#\n", maxIntelNames/2)} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{pipe: "not a regular file", long: "longer than the file can be", dir: "not a regular file"} {
+		if names, err := readIntelNames(name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, error %v, want %q", name, names, err, want)
+		}
+	}
+	if names, err := readIntelNames(good); err != nil || len(names) != 1 {
+		t.Errorf("%v, %v", names, err)
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -23,10 +25,18 @@ func init() {
 var errNoCluster = errors.New("there is no cluster: this is not a pod, so give --kubeconfig")
 
 // restConfig is the way to the API server: by a kubeconfig file where one is
-// named, else as a pod.
+// named, else as a pod. $KUBECONFIG may be a list of files, as with kubectl: what
+// an earlier one says counts, and those that are missing are passed over.
 func restConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig != "" {
-		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
+		if files := kubeconfigList(kubeconfig); len(files) > 1 {
+			if !slices.ContainsFunc(files, func(file string) bool { _, err := os.Stat(file); return err == nil }) {
+				return nil, fmt.Errorf("$KUBECONFIG: none of these files can be read: %s", strings.Join(files, ", "))
+			}
+			rules = &clientcmd.ClientConfigLoadingRules{Precedence: files}
+		}
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 		if err != nil {
 			return nil, fmt.Errorf("--kubeconfig: %w", err)
 		}
@@ -37,6 +47,15 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		return nil, cli.Exit(exitUsage, errNoCluster)
 	}
 	return config, err
+}
+
+// kubeconfigList is the files of $KUBECONFIG, if that is what kubeconfig is: a
+// flag names one file, whatever is in its name.
+func kubeconfigList(kubeconfig string) []string {
+	if kubeconfig != os.Getenv("KUBECONFIG") {
+		return nil
+	}
+	return slices.DeleteFunc(filepath.SplitList(kubeconfig), func(file string) bool { return file == "" })
 }
 
 // kubectlConfig is the way to the API server for what is asked of the cluster as a

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -70,7 +71,7 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 	// A signal ends the child and removes what a recorded host was extracted to.
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	done, err := f.replay(cmd)
+	done, err := f.replay(ctx, cmd)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -92,14 +93,17 @@ func (f *flags) scan(cmd *cobra.Command, opts labels.Options) (inv *discover.Inv
 
 // replay puts the host that --host names, if it does, in the place of this one,
 // until done is called.
-func (f *flags) replay(cmd *cobra.Command) (done func(), err error) {
+func (f *flags) replay(ctx context.Context, cmd *cobra.Command) (done func(), err error) {
 	if !cmd.Flags().Changed("host") {
 		return func() {}, nil
 	}
 	if cmd.Flags().Changed("root") {
 		return nil, cli.Exit(exitUsage, errors.New("--host and --root each name a host: give one of them"))
 	}
-	dir, err := extract(f.hostFile)
+	dir, err := extract(ctx, f.hostFile)
+	if ctx.Err() != nil {
+		return nil, errors.New("interrupted")
+	}
 	if err != nil {
 		return nil, cli.Exit(exitUsage, fmt.Errorf("--host: %w", err))
 	}
@@ -108,7 +112,7 @@ func (f *flags) replay(cmd *cobra.Command) (done func(), err error) {
 }
 
 // extract writes a recorded host into a new folder, which the caller removes.
-func extract(file string) (string, error) {
+func extract(ctx context.Context, file string) (string, error) {
 	if file == "" {
 		return "", errors.New("name a file, or - for standard input")
 	}
@@ -116,7 +120,7 @@ func extract(file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := extractTo(file, dir); err != nil {
+	if err := extractTo(ctx, file, dir); err != nil {
 		os.RemoveAll(dir)
 		return "", err
 	}
@@ -124,8 +128,8 @@ func extract(file string) (string, error) {
 }
 
 // extractTo writes a recorded host into an empty folder.
-func extractTo(file, dir string) error {
-	f, err := hostfile.Read(file)
+func extractTo(ctx context.Context, file, dir string) error {
+	f, err := hostfile.Read(ctx, file)
 	if err != nil {
 		return err
 	}
@@ -133,7 +137,7 @@ func extractTo(file, dir string) error {
 		// This host's NVML is not that one's.
 		f.NVML = &nvml.Answer{Init: nvml.LibraryNotFound, Detail: "the recorded host has no nvml.yaml"}
 	}
-	if err := f.Extract(dir); err != nil {
+	if err := f.Extract(ctx, dir); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	return nil

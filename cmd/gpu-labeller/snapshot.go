@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -56,7 +57,7 @@ changed, also while an agent runs on them.`,
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if unpack {
-				return unpackTo(args[0], args[1])
+				return unpackTo(cmd.Context(), args[0], args[1])
 			}
 			if err := s.check(); err != nil {
 				return err
@@ -79,7 +80,7 @@ changed, also while an agent runs on them.`,
 				_, err = cmd.OutOrStdout().Write(text)
 				return err
 			}
-			again, err := overwrites(args[0])
+			again, err := overwrites(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -107,19 +108,19 @@ changed, also while an agent runs on them.`,
 
 // overwrites tells whether a recorded host is there already, and refuses to put one
 // in the place of anything else.
-func overwrites(name string) (bool, error) {
+func overwrites(ctx context.Context, name string) (bool, error) {
 	st, err := os.Stat(name)
 	if err != nil || !st.Mode().IsRegular() || st.Size() == 0 {
 		return false, nil
 	}
-	if _, err := hostfile.Read(name); err != nil {
+	if _, err := hostfile.Read(ctx, name); err != nil {
 		return false, cli.Exit(exitUsage, fmt.Errorf("%s is there, and is no recorded host: name another file, or remove it", name))
 	}
 	return true, nil
 }
 
 // unpackTo writes a recorded host into a folder that is new or empty.
-func unpackTo(file, dir string) error {
+func unpackTo(ctx context.Context, file, dir string) error {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case len(entries) > 0:
@@ -130,7 +131,7 @@ func unpackTo(file, dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := extractTo(file, dir); err != nil {
+	if err := extractTo(ctx, file, dir); err != nil {
 		return cli.Exit(exitUsage, err)
 	}
 	return nil

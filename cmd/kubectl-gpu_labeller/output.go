@@ -1,7 +1,7 @@
 package main
 
 import (
-	"encoding/json"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -10,22 +10,22 @@ import (
 
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 // write prints a value as JSON or YAML.
 func write(w io.Writer, format string, value any) error {
-	if format == "yaml" {
-		text, err := yaml.Marshal(value)
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(text)
-		return err
+	if format != "yaml" {
+		return cli.WriteJSON(w, value)
 	}
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(value)
+	text, err := yaml.Marshal(value) // an error for some controls
+	if err != nil || bytes.ContainsFunc(text, func(r rune) bool { return r != '\n' && !strconv.IsPrint(r) }) {
+		// What could steer a terminal has escapes in JSON, which is YAML, too.
+		return cli.WriteJSON(w, value)
+	}
+	_, err = w.Write(text)
+	return err
 }
 
 // page is what a table is written to: how wide it is, 0 for any width, and

@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-labeller/gpu-labeller/explain"
 )
@@ -58,5 +61,24 @@ func TestManyNodes(t *testing.T) {
 	writeExplanation(page{Writer: &out}, r, subject{}, true)
 	if n := strings.Count(out.String(), "node-"); n != 100 {
 		t.Errorf("with --all %d nodes", n)
+	}
+}
+
+// TestWrite: what could steer a terminal has escapes in every format.
+func TestWrite(t *testing.T) {
+	for _, value := range []string{"x\u202ey\u009bz\x7f<", "a plain one"} {
+		for _, format := range []string{"json", "yaml"} {
+			var out bytes.Buffer
+			if err := write(&out, format, map[string]string{"a": value}); err != nil {
+				t.Fatal(err)
+			}
+			if strings.ContainsFunc(out.String(), func(r rune) bool { return r != '\n' && !strconv.IsPrint(r) }) {
+				t.Errorf("%s: %q", format, out.String())
+			}
+			var back map[string]string
+			if err := yaml.Unmarshal(out.Bytes(), &back); err != nil || back["a"] != value {
+				t.Errorf("%s: read back %q, %v", format, back["a"], err)
+			}
+		}
 	}
 }

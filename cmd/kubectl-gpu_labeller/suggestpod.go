@@ -5,7 +5,6 @@ import (
 	"io"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-labeller/gpu-labeller/fleet"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
@@ -137,11 +136,7 @@ func writeDocuments(out io.Writer, documents []any) error {
 		if i > 0 {
 			fmt.Fprintln(out, "---")
 		}
-		text, err := yaml.Marshal(d)
-		if err != nil {
-			return err
-		}
-		if _, err := out.Write(text); err != nil {
+		if err := write(out, "yaml", d); err != nil {
 			return err
 		}
 	}

@@ -11,9 +11,11 @@
 package amd
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/discover/pci"
@@ -148,14 +150,18 @@ func (g *GPU) conclude(f *pci.Function) {
 		g.GFX, g.Family = "", ""
 		return
 	}
-	switch {
-	case len(g.Partitions) > 0:
-		g.PartitionCount = len(g.Partitions)
-	case g.Compute.Current == "":
-		g.PartitionCount = 1
-	default:
-		g.PartitionCount = partitionsIn(g.Compute.Current, g.GC.Instances)
+	if g.PartitionCount = len(g.Partitions); g.PartitionCount == 0 {
+		g.PartitionCount = g.partitionsByMode()
 	}
+}
+
+// partitionsByMode is how many partitions the compute partition mode makes, 0
+// when that is unknown.
+func (g *GPU) partitionsByMode() int {
+	if g.Compute.Current == "" {
+		return 1
+	}
+	return partitionsIn(g.Compute.Current, g.GC.Instances)
 }
 
 // readModule reads the driver's own files: the link driver/module of a function
@@ -194,7 +200,7 @@ func (r *reader) read(g *GPU) {
 		return
 	}
 	defer dir.Close()
-	attribute(r, dir, "product_name", parseText, &g.Product)
+	attribute(r, dir, "product_name", parseProduct, &g.Product)
 	attribute(r, dir, "mem_info_vram_total", parseBytes, &g.VRAMBytes)
 	attribute(r, dir, "mem_info_vram_vendor", parseVendor, &g.VRAMVendor)
 	r.partitioning(dir, "compute", &g.Compute)
@@ -224,7 +230,15 @@ func attribute[T any](r *reader, dir hostfs.Dir, file string, parse func(string)
 	return true
 }
 
-func parseText(s string) (string, error) { return s, nil }
+// parseProduct passes over what boards have for a name where nobody wrote one.
+func parseProduct(s string) (string, error) {
+	if strings.EqualFold(s, "N/A") || strings.EqualFold(s, "unknown") || strings.EqualFold(s, "none") || !strings.ContainsFunc(s, isLetterOrDigit) {
+		s = ""
+	}
+	return s, nil
+}
+
+func isLetterOrDigit(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 func parseVendor(s string) (string, error) {
 	if s == "unknown" {
@@ -233,8 +247,16 @@ func parseVendor(s string) (string, error) {
 	return s, nil
 }
 
+// maxBytes is more memory than any GPU has.
+const maxBytes = 1 << 50
+
+var errNotMemory = errors.New("more than any GPU has")
+
 func parseBytes(s string) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
+	if err == nil && n > maxBytes {
+		err = errNotMemory
+	}
 	if err != nil {
 		return 0, pci.Parsing(s, err)
 	}

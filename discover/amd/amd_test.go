@@ -167,6 +167,32 @@ func TestScan(t *testing.T) {
 			want:  func(g *GPU) { g.Partitions[0].VRAMBytes = 0 }, problems: []string{denied + "not a regular file"},
 		},
 		{
+			name:     "a partition denied",
+			files:    mi300x.with(cpx).with(low).with(files{"/class/kfd/kfd/topology/nodes/9/properties": folder}),
+			want:     func(g *GPU) { isCPX(g); g.Partitions = nil },
+			problems: []string{strings.Replace(denied, "1 of 2", "1 of 9", 1) + "not a regular file"},
+		},
+		{
+			name:     "another GPU's node denied",
+			files:    mi300x.with(whole).with(files{"/class/kfd/kfd/topology/nodes/2/properties": folder}),
+			problems: []string{strings.Replace(denied, "1 of 2", "1 of 3", 1) + "not a regular file"},
+		},
+		{
+			name: "more memory than there is",
+			files: mi300x.with(whole).with(files{
+				"mem_info_vram_total": "18446744073709551615\n",
+				"/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties": "heap_type 1\nsize_in_bytes 9223372036854775808\n",
+				"/class/kfd/kfd/topology/nodes/1/mem_banks/1/properties": "heap_type 1\nsize_in_bytes 9223372036854775809\n",
+			}),
+			want: func(g *GPU) { g.VRAMBytes, g.Partitions[0].VRAMBytes = 0, 0 },
+			problems: []string{
+				`PCI device 0000:05:00.0: mem_info_vram_total: parsing "18446744073709551615": more than any GPU has`,
+				denied + "size_in_bytes 9223372036854775808: more than any GPU has",
+			},
+		},
+		{name: "a placeholder for a name", files: mi300x.with(whole).with(files{"product_name": "N/A\n"}), want: func(g *GPU) { g.Product = "AMD Instinct MI300X" }},
+		{name: "punctuation for a name", files: mi300x.with(whole).with(files{"product_name": " / \n"}), want: func(g *GPU) { g.Product = "AMD Instinct MI300X" }},
+		{
 			name: "memory that the processor sees and that it does not",
 			files: mi300x.with(whole).with(files{
 				"/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties": "heap_type 1\nsize_in_bytes 1073741824\n",

@@ -17,7 +17,7 @@ import (
 const TopologyPath = "sys/class/kfd/kfd/topology/nodes"
 
 // ErrTopology reports that nodes of the KFD topology cannot be read, so that
-// there are GPUs whose compute units are not known. Where it also wraps
+// there may be GPUs whose compute units are not known. Where it also wraps
 // fs.ErrPermission, the reader's device cgroup is not allowed the GPUs'
 // render nodes.
 var ErrTopology = errors.New("the compute units of AMD GPUs are not known")
@@ -66,12 +66,17 @@ func readTopology(root hostfs.Root, functions []*pci.Function, gpus []GPU) error
 			gpus[i].add(n)
 		}
 	}
-	for i, f := range functions {
-		if f.Driver == Driver && first != nil && (len(gpus[i].Partitions) == 0 || gpus[i].Partitions[0].VRAMBytes == 0) {
-			return fmt.Errorf("%w: %d of %d nodes in /%s cannot be read: %w", ErrTopology, unread, count, TopologyPath, first)
+	if first == nil {
+		return nil
+	}
+	// A node that cannot be read may be a partition of any GPU. Those of a GPU are
+	// all there only if there are as many as its mode makes.
+	for i := range gpus {
+		if g := &gpus[i]; len(g.Partitions) > 0 && len(g.Partitions) != g.partitionsByMode() {
+			g.Partitions = nil
 		}
 	}
-	return nil
+	return fmt.Errorf("%w: %d of %d nodes in /%s cannot be read: %w", ErrTopology, unread, count, TopologyPath, first)
 }
 
 // readNode may give what it could read with an error.
@@ -102,6 +107,9 @@ func readNode(root hostfs.Root, path string) (n node, err error) {
 		}
 		// The part that the processor sees and the part that it does not.
 		if p.HeapType == heapPublic || p.HeapType == heapPrivate {
+			if p.SizeInBytes > maxBytes || total+p.SizeInBytes > maxBytes {
+				return n, fmt.Errorf("size_in_bytes %d: %w", p.SizeInBytes, errNotMemory)
+			}
 			total += p.SizeInBytes
 		}
 	}

@@ -15,6 +15,7 @@
 package hostfile
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/tools/txtar"
@@ -31,8 +33,14 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 )
 
-// maxSize bounds a host file. A host of 2,000 PCI functions is 3 MB.
-const maxSize = 32 << 20
+// What a host file may hold. A host of 2,000 PCI functions is 3 MB and 40,000
+// files and links; the deepest is 11 folders down.
+const (
+	maxSize    = 32 << 20
+	maxEntries = 100_000
+	maxDepth   = 32
+	maxPath    = 1024
+)
 
 // nvmlFile is the name, in the archive and in an extracted folder, of what NVML
 // answered.
@@ -54,9 +62,12 @@ type File struct {
 }
 
 // Read reads a host file from disk, or from standard input when the name is "-".
-func Read(name string) (*File, error) {
+//
+// When ctx is done it returns, and leaves a goroutine that waits for standard
+// input.
+func Read(ctx context.Context, name string) (*File, error) {
 	if name == "-" {
-		return readFrom(os.Stdin, "standard input")
+		return readFrom(ctx, os.Stdin, "standard input")
 	}
 	// Opening a FIFO would wait for a writer.
 	if st, err := os.Stat(name); err != nil {
@@ -69,15 +80,29 @@ func Read(name string) (*File, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return readFrom(f, name)
+	return readFrom(ctx, f, name)
 }
 
-func readFrom(r io.Reader, name string) (*File, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+func readFrom(ctx context.Context, r io.Reader, name string) (*File, error) {
+	type result struct {
+		data []byte
+		err  error
 	}
-	file, err := Parse(data)
+	results := make(chan result, 1)
+	go func() {
+		data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
+		results <- result{data, err}
+	}()
+	var read result
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case read = <-results:
+	}
+	if read.err != nil {
+		return nil, fmt.Errorf("%s: %w", name, read.err)
+	}
+	file, err := Parse(read.data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -92,28 +117,36 @@ func Parse(data []byte) (*File, error) {
 	}
 	archive := txtar.Parse(data)
 	f := &File{Files: map[string][]byte{}, Links: map[string]string{}}
+	var comment strings.Builder
 	for line := range strings.Lines(string(archive.Comment)) {
 		switch kind, rest, _ := strings.Cut(strings.TrimSpace(line), " "); kind {
 		case "symlink":
 			name, target, ok := strings.Cut(rest, " -> ")
 			if !ok || target == "" || !local(name) {
-				return nil, fmt.Errorf("%q: want symlink PATH -> TARGET, PATH below sys or proc", strings.TrimSpace(line))
+				return nil, fmt.Errorf("%s: want symlink PATH -> TARGET, PATH below sys or proc", clip(strings.TrimSpace(line)))
+			}
+			if len(target) > maxPath || !plain(target) {
+				return nil, fmt.Errorf("symlink %s: its target %s is no path of at most %d printable characters", name, clip(target), maxPath)
 			}
 			if path.IsAbs(target) || strings.HasPrefix(path.Join(path.Dir(name), target), "..") {
-				return nil, fmt.Errorf("symlink %s: its target %s is outside the host", name, target)
+				return nil, fmt.Errorf("symlink %s: its target %s is outside the host", name, clip(target))
 			}
 			f.Links[name] = target
 		case "dir":
 			if !local(rest) {
-				return nil, fmt.Errorf("%q: want dir PATH, PATH below sys or proc", strings.TrimSpace(line))
+				return nil, fmt.Errorf("%s: want dir PATH, PATH below sys or proc", clip(strings.TrimSpace(line)))
 			}
 			f.Dirs = append(f.Dirs, rest)
 		default:
-			f.Comment += line
+			comment.WriteString(line)
 		}
 	}
+	f.Comment = comment.String()
 	for _, entry := range archive.Files {
 		name, content := entry.Name, entry.Data
+		if !plain(name) {
+			return nil, fmt.Errorf("file %s: want printable ASCII in its name", clip(name))
+		}
 		if name == nvmlFile {
 			answer, err := parseNVML(content)
 			if err != nil {
@@ -134,6 +167,9 @@ func Parse(data []byte) (*File, error) {
 		}
 		f.Files[name] = content
 	}
+	if n := len(f.Files) + len(f.Links) + len(f.Dirs); n > maxEntries {
+		return nil, fmt.Errorf("%d files and links: a recorded host has at most %d", n, maxEntries)
+	}
 	if f.NVML == nil && len(f.Dirs)+len(f.Links) == 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(f.Files)), local) {
 		return nil, errors.New("not a recorded host: it holds nothing of sys or proc")
 	}
@@ -143,19 +179,40 @@ func Parse(data []byte) (*File, error) {
 // local tells whether a path is below sys or proc and stays there.
 func local(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
-	return (first == "sys" || first == "proc") && path.Clean(name) == name && filepath.IsLocal(name)
+	return (first == "sys" || first == "proc") && path.Clean(name) == name && filepath.IsLocal(name) &&
+		len(name) <= maxPath && strings.Count(name, "/") < maxDepth && plain(name)
+}
+
+// plain tells whether a path can stand in a line of the archive, and be shown on
+// a terminal: the kernel's names are ASCII.
+func plain(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
+}
+
+// clip keeps a message short, and safe for a terminal.
+func clip(s string) string {
+	return strconv.QuoteToASCII(s[:min(len(s), 80)])
 }
 
 // Extract writes the host below dir, an existing folder: sys, proc and, when NVML
 // was asked, nvml.yaml. Nothing is written outside dir, and no link leads out.
-func (f *File) Extract(dir string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
+// When ctx is done it returns, whatever is written by then.
+func (f *File) Extract(ctx context.Context, dir string) error {
+	// All folders are made before the first link, so that no link is on the way to
+	// what is written. (os.Root would look at each folder on the way, each time.)
+	made := map[string]bool{".": true}
+	mkdir := func(name string) error {
+		if made[name] {
+			return ctx.Err()
+		}
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			return err
+		}
+		made[name] = true
+		return ctx.Err()
 	}
-	defer root.Close()
 	for _, name := range f.Dirs {
-		if err := root.MkdirAll(name, 0o755); err != nil {
+		if err := mkdir(name); err != nil {
 			return err
 		}
 	}
@@ -163,25 +220,42 @@ func (f *File) Extract(dir string) error {
 		if !local(name) {
 			continue
 		}
-		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		if err := mkdir(path.Dir(name)); err != nil {
 			return err
 		}
-		if err := root.WriteFile(name, f.Files[name], 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), f.Files[name], 0o644); err != nil {
 			return err
 		}
 	}
-	for _, name := range sortedKeys(f.Links) {
-		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+	links := sortedKeys(f.Links)
+	for _, name := range links {
+		if !local(name) {
+			return fmt.Errorf("symlink %s: want a path below sys or proc", clip(name))
+		}
+		if err := mkdir(path.Dir(name)); err != nil {
 			return err
 		}
-		if err := root.Symlink(f.Links[name], name); err != nil {
+	}
+	for _, name := range links {
+		if err := os.Symlink(f.Links[name], filepath.Join(dir, name)); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
 			return err
 		}
 	}
 	// A chain of links may climb out where none does by itself.
-	for _, name := range sortedKeys(f.Links) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, name := range links {
 		if _, err := root.Stat(name); err != nil && !errors.Is(err, os.ErrNotExist) && !isLoop(err) {
 			return fmt.Errorf("symlink %s: %w", name, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
 		}
 	}
 	if f.NVML == nil {
@@ -191,7 +265,7 @@ func (f *File) Extract(dir string) error {
 	if err != nil {
 		return err
 	}
-	return root.WriteFile(nvmlFile, content, 0o644)
+	return os.WriteFile(filepath.Join(dir, nvmlFile), content, 0o644)
 }
 
 // Format writes the file in its one form: files and links sorted by path, binary
@@ -201,6 +275,11 @@ func (f *File) Format() ([]byte, error) {
 	comment.WriteString(f.Comment)
 	if f.Comment != "" && !strings.HasSuffix(f.Comment, "\n") {
 		comment.WriteByte('\n')
+	}
+	for _, name := range slices.Concat(f.Dirs, sortedKeys(f.Links), slices.Sorted(maps.Values(f.Links)), sortedKeys(f.Files)) {
+		if !plain(name) {
+			return nil, fmt.Errorf("%s: no name for a line of the file", clip(name))
+		}
 	}
 	for _, name := range sorted(f.Dirs) {
 		fmt.Fprintf(&comment, "dir %s\n", name)

@@ -3,11 +3,14 @@ package hostfile
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
@@ -48,8 +51,66 @@ func TestExtractStaysInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Extract(t.TempDir()); err == nil {
+	if err := f.Extract(t.Context(), t.TempDir()); err == nil {
 		t.Error("extracted")
+	}
+}
+
+// A file that is within the limits is read in a time that grows with its size,
+// and what is beyond them is refused.
+func TestLargeHosts(t *testing.T) {
+	begin := time.Now()
+	f, err := Parse([]byte(strings.Repeat("x\n", 2<<20) + "dir sys/bus\n"))
+	if err != nil || len(f.Comment) != 4<<20 {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("a long comment took %v", took)
+	}
+	var many strings.Builder
+	for i := range maxEntries + 1 {
+		fmt.Fprintf(&many, "dir sys/%d\n", i)
+	}
+	deep := "sys" + strings.Repeat("/d", maxDepth)
+	for name, text := range map[string]string{
+		"many":        many.String(),
+		"deep":        "dir " + deep + "\n",
+		"deep file":   "-- " + deep + " --\n",
+		"long target": "symlink sys/a -> " + strings.Repeat("x", maxPath+1) + "\n",
+	} {
+		f, err := Parse([]byte(text))
+		if err == nil && name == "deep file" {
+			err = errors.New("passed over")
+			dir := t.TempDir()
+			if e := f.Extract(t.Context(), dir); e != nil {
+				t.Error(e)
+			}
+			if entries, _ := os.ReadDir(dir); len(entries) > 0 {
+				t.Errorf("%s: extracted", name)
+			}
+		}
+		if err == nil || len(err.Error()) > 300 {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+func TestExtractInterrupted(t *testing.T) {
+	f, err := Parse([]byte("symlink sys/l -> a\n-- sys/a --\n-- sys/b --\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Extract(ctx, t.TempDir()); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	r, _, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readFrom(ctx, r, "a pipe"); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -59,7 +120,7 @@ func TestExtractIgnoresOtherFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := f.Extract(dir); err != nil {
+	if err := f.Extract(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	entries, _ := os.ReadDir(dir)
@@ -78,7 +139,7 @@ func TestFormat(t *testing.T) {
 		t.Fatal("no hosts", err)
 	}
 	for _, name := range files {
-		f, err := Read(name)
+		f, err := Read(t.Context(), name)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -107,12 +168,12 @@ func TestRecord(t *testing.T) {
 	}
 	for _, name := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
-			original, err := Read(name)
+			original, err := Read(t.Context(), name)
 			if err != nil {
 				t.Fatal(err)
 			}
 			dir := t.TempDir()
-			if err := original.Extract(dir); err != nil {
+			if err := original.Extract(t.Context(), dir); err != nil {
 				t.Fatal(err)
 			}
 			host := hostIn(dir, original.NVML)
@@ -121,7 +182,7 @@ func TestRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			copied := t.TempDir()
-			if err := recorded.Extract(copied); err != nil {
+			if err := recorded.Extract(t.Context(), copied); err != nil {
 				t.Fatal(err)
 			}
 			want, err := discover.Scan(context.Background(), host)
@@ -183,4 +244,53 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("refuses what it wrote: %v\n%s", err, text)
 		}
 	})
+}
+
+// A name that would end its line, or steer the terminal of who reads the file,
+// is not recorded.
+func TestRecordHostileNames(t *testing.T) {
+	dir := t.TempDir()
+	device := filepath.Join(dir, pciDevices, "0000:01:00.0")
+	for _, name := range []string{device, filepath.Join(dir, pciDevices, "0000:02:00.0\n-- sys/evil --\nx")} {
+		if err := os.MkdirAll(name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for file, content := range map[string]string{"vendor": "0x1002\n", "class": "0x030000\n", "product_name": "MI300X SN:12AB-34\n"} {
+			if err := os.WriteFile(filepath.Join(name, file), []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for link, target := range map[string]string{"driver": "x\n-- sys/evil --\nhello", "iommu_group": "a\x1b[31m", "physfn": "../0000:01:00.1"} {
+		if err := os.Symlink(target, filepath.Join(device, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer := nvml.Answer{Init: nvml.Success, GPUs: []nvml.GPU{{Name: "Board S/N: 0324518\x1b[1m"}}}
+	f, err := Record(discover.Host{Root: hostfs.Root(dir)}, &answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := f.Format()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range []string{"evil", "\x1b", "0324518", "12AB"} {
+		if bytes.Contains(text, []byte(wrong)) {
+			t.Errorf("%q is in the file:\n%s", wrong, text)
+		}
+	}
+	if !bytes.Contains(text, []byte("physfn -> ../0000:01:00.1\n")) || !bytes.Contains(text, []byte("SN:0000-00\n")) {
+		t.Errorf("file:\n%s", text)
+	}
+	for _, f := range []*File{
+		{Links: map[string]string{"sys/a": "b\nc"}},
+		{Links: map[string]string{"sys/\x1ba": "b"}},
+		{Dirs: []string{"sys/a\rb"}},
+		{Files: map[string][]byte{"sys/a --\n": nil}},
+	} {
+		if text, err := f.Format(); err == nil {
+			t.Errorf("formatted: %q", text)
+		}
+	}
 }

@@ -1,12 +1,14 @@
 package hostfile
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -51,7 +53,9 @@ func Record(host discover.Host, answer *nvml.Answer) (*File, error) {
 		f.Dirs = append(f.Dirs, pciDevices)
 	}
 	for _, name := range names {
-		f.recordFunction(root, path.Join(pciDevices, name))
+		if local(path.Join(pciDevices, name)) { // else it is none of the kernel's
+			f.recordFunction(root, path.Join(pciDevices, name))
+		}
 	}
 	for _, name := range hostFiles {
 		f.recordFile(root, name)
@@ -59,7 +63,7 @@ func Record(host discover.Host, answer *nvml.Answer) (*File, error) {
 	f.recordTopology(root)
 	if content, err := root.ReadFile(host.MachineFile, hostfs.PageSize); err == nil && host.MachineFile != "" {
 		// A replay looks where the kernel would show it.
-		f.Files[strings.TrimPrefix(discover.DefaultMachineFile, "/")] = content
+		f.Files[strings.TrimPrefix(discover.DefaultMachineFile, "/")] = withoutSerials(content)
 	}
 	if text, err := root.ReadFile("proc/meminfo", 64<<10); err == nil {
 		total, _, _ := strings.Cut(string(text), "\n")
@@ -85,7 +89,7 @@ func (f *File) recordFunction(root hostfs.Root, dir string) {
 	}
 	for _, name := range functionLinks {
 		target, err := root.Readlink(path.Join(dir, name))
-		if err != nil {
+		if err != nil || !plain(target) {
 			continue
 		}
 		// Only the target's name is read. Links to other devices lead through
@@ -104,8 +108,26 @@ func (f *File) recordFile(root hostfs.Root, name string) {
 	}
 }
 
-// anonymous is a copy of the answer with the GPUs' UUIDs replaced. The UUID of
-// the NVLink cluster stays: it is part of a label.
+// serial is a serial number within a name, which some boards and computers have
+// where their product should stand: "… S/N: 0324518", "SN:1650122003415".
+var serial = regexp.MustCompile(`(?i)\b(?:S/?N|serial(?:\s+(?:number|no\.?))?)\s*[:#=]\s*[[:alnum:]-]+`)
+
+// withoutSerials puts a 0 in the place of each character of a serial number, so
+// that the name stays as long as it was.
+func withoutSerials(text []byte) []byte {
+	return serial.ReplaceAllFunc(text, func(match []byte) []byte {
+		masked := slices.Clone(match)
+		for i := bytes.LastIndexAny(match, ":#= \t") + 1; i < len(masked); i++ {
+			if masked[i] != '-' {
+				masked[i] = '0'
+			}
+		}
+		return masked
+	})
+}
+
+// anonymous is a copy of the answer with the GPUs' UUIDs and serial numbers
+// replaced. The UUID of the NVLink cluster stays: it is part of a label.
 func anonymous(a *nvml.Answer) *nvml.Answer {
 	if a == nil {
 		return nil
@@ -113,6 +135,7 @@ func anonymous(a *nvml.Answer) *nvml.Answer {
 	b := *a
 	b.GPUs = slices.Clone(a.GPUs)
 	for i := range b.GPUs {
+		b.GPUs[i].Name = string(withoutSerials([]byte(b.GPUs[i].Name)))
 		if b.GPUs[i].UUID != "" {
 			b.GPUs[i].UUID = fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i)
 		}

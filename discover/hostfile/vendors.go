@@ -21,6 +21,9 @@ func (f *File) recordAMD(root hostfs.Root, dir string) {
 	for _, name := range amdFiles {
 		f.recordFile(root, path.Join(dir, name))
 	}
+	if name := path.Join(dir, "product_name"); f.Files[name] != nil {
+		f.Files[name] = withoutSerials(f.Files[name])
+	}
 	dies := path.Join(dir, "ip_discovery/die")
 	for _, die := range numbered(root, dies, "") {
 		cores := path.Join(dies, die, "GC")

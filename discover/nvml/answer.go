@@ -38,6 +38,8 @@ type Answer struct {
 type Failure struct {
 	Kind FailureKind `json:"kind"`
 	Text string      `json:"text"` // a sentence
+	// Cure is what to do about it, where that is known better than by the kind.
+	Cure string `json:"cure,omitempty"`
 }
 
 // FailureKind sorts failures.
@@ -50,8 +52,10 @@ const (
 	// Stuck: a killed child has still not ended (it waits inside the kernel),
 	// so no other was started.
 	Stuck FailureKind = "stuck"
-	// Crash: the child ended without a whole answer, or could not be started.
+	// Crash: the child ended without a whole answer.
 	Crash FailureKind = "crash"
+	// NotStarted: there was no child, for a reason that is none of NVML's.
+	NotStarted FailureKind = "not-started"
 )
 
 // Errors are the codes of failed calls, by the name of the field that they

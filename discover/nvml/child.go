@@ -115,7 +115,9 @@ func (p *Prober) Ask(ctx context.Context) Answer {
 
 	c, err := p.start()
 	if err != nil {
-		return failed(Crash, "the NVML child process could not be started: %v", err)
+		answer := failed(NotStarted, "the NVML child process could not be started: %v", err)
+		answer.Failure.Cure = startCure(err)
+		return answer
 	}
 	type output struct {
 		answer Answer
@@ -143,6 +145,21 @@ func (p *Prober) Ask(ctx context.Context) Answer {
 		}
 		return failed(Crash, "asking NVML was cancelled")
 	}
+}
+
+// startCure says what keeps a process from being started.
+func startCure(err error) string {
+	switch {
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return "raise the limit of open files (ulimit -n)"
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
+		return "raise the limit of processes (ulimit -u, the pod's pids limit) or of memory"
+	case errors.Is(err, syscall.ENOENT):
+		return "is /proc mounted? The program starts itself by /proc/self/exe"
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return "may this process start its own program? A mount with noexec, seccomp and AppArmor can forbid it"
+	}
+	return ""
 }
 
 func failed(kind FailureKind, format string, args ...any) Answer {

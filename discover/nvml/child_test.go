@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -355,7 +356,7 @@ func script(t *testing.T, text string) string {
 func TestCannotStart(t *testing.T) {
 	p := Prober{Executable: filepath.Join(t.TempDir(), "missing")}
 	a := p.Ask(context.Background())
-	if a.Failure == nil || a.Failure.Kind != Crash || !strings.Contains(a.Failure.Text, "could not be started") {
+	if a.Failure == nil || a.Failure.Kind != NotStarted || !strings.Contains(a.Failure.Text, "could not be started") || !strings.Contains(a.Failure.Cure, "/proc") {
 		t.Errorf("failure %+v", a.Failure)
 	}
 }
@@ -459,4 +460,24 @@ func FuzzDecode(f *testing.F) {
 			t.Error("an answer that says nothing")
 		}
 	})
+}
+
+// Without descriptors left there is no child, and that is said.
+func TestNoDescriptors(t *testing.T) {
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	few := old
+	few.Cur = 1
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	a := (&Prober{Executable: "/bin/true"}).Ask(t.Context())
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if a.Failure == nil || a.Failure.Kind != NotStarted || !strings.Contains(a.Failure.Cure, "open files") {
+		t.Errorf("answer %+v", a.Failure)
+	}
 }

@@ -3,11 +3,14 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -54,7 +57,11 @@ func Execute(root *cobra.Command, stderr io.Writer) int {
 		code = exit.Code
 	}
 	if err.Error() != "" {
-		fmt.Fprintln(stderr, "Error:", err)
+		lines := strings.Split(err.Error(), "\n") // errors that were joined
+		for i, line := range lines {
+			lines[i] = Printable(line)
+		}
+		fmt.Fprintln(stderr, "Error:", strings.Join(lines, "\n"))
 	}
 	return code
 }
@@ -162,6 +169,30 @@ func distance(a, b string) int {
 		}
 	}
 	return rows[len(a)][len(b)]
+}
+
+// WriteJSON writes v indented. What could steer a terminal, C1 controls and marks
+// of the writing direction, is escaped, which encoding/json does not do.
+func WriteJSON(w io.Writer, v any) error {
+	var plain bytes.Buffer
+	e := json.NewEncoder(&plain)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	var safe strings.Builder
+	for _, r := range plain.String() {
+		if r == '\n' || strconv.IsPrint(r) {
+			safe.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&safe, "\\u%04x", unit)
+		}
+	}
+	_, err := io.WriteString(w, safe.String())
+	return err
 }
 
 // Printable keeps what firmware, drivers and objects say from steering a

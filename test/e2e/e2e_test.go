@@ -57,12 +57,12 @@ type world struct {
 func TestNode(t *testing.T) {
 	w := &world{Cluster: cluster.Start(t), want: map[string]string{}}
 	w.node = w.StartNode(nodeName, pauseImage, pause(t), agent(t))
-	host, err := hostfile.Read(recorded)
+	host, err := hostfile.Read(t.Context(), recorded)
 	if err != nil {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	if err := host.Extract(folder); err != nil {
+	if err := host.Extract(t.Context(), folder); err != nil {
 		t.Fatal(err)
 	}
 	w.sys = filepath.Join(folder, "sys")

@@ -41,12 +41,12 @@ type scanned struct {
 func readModels(t *testing.T) []*model {
 	var models []*model
 	for _, name := range hostFiles {
-		file, err := hostfile.Read(filepath.Join("..", "..", "testdata", "hosts", name+".txtar"))
+		file, err := hostfile.Read(t.Context(), filepath.Join("..", "..", "testdata", "hosts", name+".txtar"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		dir := t.TempDir()
-		if err := file.Extract(dir); err != nil {
+		if err := file.Extract(t.Context(), dir); err != nil {
 			t.Fatal(err)
 		}
 		scan := func(answer *nvml.Answer) *scanned {
