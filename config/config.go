@@ -107,7 +107,7 @@ const maxSize = 1 << 20
 
 // Load reads and parses a configuration file. It may be a symbolic link, as in
 // a mounted ConfigMap. The warnings are those of Parse, with the path.
-func Load(path string) (*Config, []string, error) {
+func Load(path string, unknown Unknown) (*Config, []string, error) {
 	data, err := hostfs.Root("").ReadFile(path, maxSize)
 	switch {
 	case errors.Is(err, hostfs.ErrNotRegular):
@@ -117,7 +117,7 @@ func Load(path string) (*Config, []string, error) {
 	case err != nil:
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
-	c, warnings, err := Parse(data)
+	c, warnings, err := Parse(data, unknown)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}

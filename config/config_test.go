@@ -111,7 +111,7 @@ func TestParse(t *testing.T) {
 				"line 7: version: set more than once: the last counts", "line 8: version: set more than once: the last counts", "and 2 more"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, warnings, err := Parse([]byte(tt.file))
+			c, warnings, err := Parse([]byte(tt.file), PassOver)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -138,6 +138,10 @@ func TestParseRefuses(t *testing.T) {
 		{"a number as version", "version: 1", "line 1: version: 1: want v1"},
 		{"a ConfigMap", "apiVersion: v1\nkind: ConfigMap\ndata: {}", "line 2: kind: this is a ConfigMap: want what is below one of the keys of its data"},
 
+		{"an unknown field", "version: v1\nmigStrategy: none", "line 2: migStrategy: unknown field: want version, flags, resources, sharing or imex"},
+		{"an unknown field of gfd", "flags:\n  gfd:\n    sleep: 60s", "line 3: flags.gfd.sleep: unknown field: want oneshot, noTimestamp, sleepInterval, outputFile or machineTypeFile"},
+		{"case matters below resources", one("{name: gpu, Replicas: 2, replicas: 2}"), resource0 + ".Replicas: unknown field: want name, rename, devices or replicas"},
+		{"an unknown field in the singular", slicing + "    failRequestGreaterThanOne: true\n    resources: [{name: gpu, replicas: 2}]", "line 4: sharing.timeSlicing.failRequestGreaterThanOne: unknown field: want renameByDefault, failRequestsGreaterThanOne or resources"},
 		{"a null key", "~: 1", "line 1: nothing as the name of a field: want a word"},
 		{"a list as key", "[a]: 1", "line 1: a list as the name of a field: want a word"},
 
@@ -194,7 +198,7 @@ func TestParseRefuses(t *testing.T) {
 				"line 4: resources.gpus: 1: want a list of patterns and names; line 5: sharing.timeSlicing: 1: want a mapping with renameByDefault, failRequestsGreaterThanOne or resources; and 1 more"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, _, err := Parse([]byte(tt.file)); err == nil || err.Error() != tt.err {
+			if _, _, err := Parse([]byte(tt.file), Refuse); err == nil || err.Error() != tt.err {
 				t.Errorf("got\n%v\nwant\n%s", err, tt.err)
 			}
 		})
@@ -240,7 +244,7 @@ flags:
     outputFile: ""
     machineTypeFile: /etc/machine
 imex: {channelIDs: [0], required: false}
-`))
+`), Refuse)
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(warnings, err)
 	}
@@ -253,7 +257,7 @@ imex: {channelIDs: [0], required: false}
 		t.Errorf("flags differ from %+v: %+v", want, c.Flags)
 	}
 
-	c, _, err = Parse([]byte("version: v1"))
+	c, _, err = Parse([]byte("version: v1"), Refuse)
 	if err != nil || !reflect.DeepEqual(c.Flags, Flags{}) {
 		t.Errorf("an empty file sets %+v, %v", c.Flags, err)
 	}
@@ -278,7 +282,7 @@ func TestExamples(t *testing.T) {
 	for _, f := range archive.Files {
 		for name, data := range configs(t, f) {
 			t.Run(name, func(t *testing.T) {
-				c, warnings, err := Parse([]byte(data))
+				c, warnings, err := Parse([]byte(data), Refuse)
 				if err != nil || len(warnings) > 0 {
 					t.Fatal(warnings, err)
 				}
@@ -327,11 +331,11 @@ func TestLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c, warnings, err := Load(link)
+	c, warnings, err := Load(link, Refuse)
 	if err != nil || len(warnings) > 0 || *c.Flags.MIGStrategy != "mixed" {
 		t.Fatal(c, warnings, err)
 	}
-	if _, _, err := Load(write("full", "#"+strings.Repeat(" ", maxSize-1))); err != nil {
+	if _, _, err := Load(write("full", "#"+strings.Repeat(" ", maxSize-1)), Refuse); err != nil {
 		t.Error(err)
 	}
 
@@ -346,7 +350,7 @@ func TestLoad(t *testing.T) {
 		write("large", "#"+strings.Repeat(" ", maxSize)): "more than 1 MiB: want the device plugin's configuration file",
 		write("bad", "version: v2"):                      `line 1: version: "v2": want v1`,
 	} {
-		if _, _, err := Load(path); err == nil || !strings.HasSuffix(err.Error(), path+": "+want) {
+		if _, _, err := Load(path, Refuse); err == nil || !strings.HasSuffix(err.Error(), path+": "+want) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -367,14 +371,14 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("resources: {gpus: [{pattern: '*', name: a}]}\nflags: {gfd: {sleepInterval: 1e9}}\nimex: {channelIDs: [0.0]}"))
 	f.Add([]byte("a: &a {<<: [*a, {b: !!binary aGk=}]}\nversion: !!str v1\n--- \n2001-01-01"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, warnings, err := Parse(data)
+		c, warnings, err := Parse(data, PassOver)
 		if err != nil {
 			if c != nil || strings.TrimSpace(err.Error()) == "" {
 				t.Errorf("%v with %+v", err, c)
 			}
 			return
 		}
-		again, warningsAgain, err := Parse(data)
+		again, warningsAgain, err := Parse(data, PassOver)
 		if err != nil || !reflect.DeepEqual(c, again) || !reflect.DeepEqual(warnings, warningsAgain) {
 			t.Error("not the same the second time")
 		}

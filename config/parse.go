@@ -16,15 +16,27 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
+// Unknown says what becomes of a field that nobody knows, unless it holds a YAML
+// anchor for the others.
+type Unknown bool
+
+const (
+	// Refuse has it be an error: it is a spelling mistake.
+	Refuse Unknown = false
+	// PassOver has it be a warning, as GFD passes it over: it may also be one of a
+	// newer device plugin.
+	PassOver Unknown = true
+)
+
 // Parse reads a configuration file. An error names each field at fault with its
 // line. The warnings are sentences about what the file says to no effect.
-func Parse(data []byte) (*Config, []string, error) {
+func Parse(data []byte, unknown Unknown) (*Config, []string, error) {
 	documents := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := documents.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, fmt.Errorf("not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
-	p := &parser{}
+	p := &parser{unknown: unknown}
 	c := &Config{}
 	if doc.Kind == yaml.DocumentNode {
 		p.config(doc.Content[0], c)

@@ -15,6 +15,7 @@ import (
 // parser walks a YAML document by what fields there should be, so its depth is
 // bounded whatever the file holds. It collects what is wrong.
 type parser struct {
+	unknown        Unknown
 	warnings, errs list
 	nodes          int // looked at, those behind aliases each time
 	merging        int // how deep in merge keys
@@ -55,9 +56,12 @@ func (p *parser) object(n *yaml.Node, path string, same nameCase, fields []field
 	for _, m := range members {
 		i := slices.IndexFunc(fields, func(f field) bool { return same(f.name, m.key.Value) })
 		if i < 0 {
-			// A spelling mistake, a field of a newer plugin, or a place for an anchor.
-			if m.value.Anchor == "" {
-				p.warn(m.key, join(path, clip(m.key.Value)), "unknown field, ignored, as the device plugin does: want %s", oneOf(names))
+			switch here := join(path, clip(m.key.Value)); {
+			case m.value.Anchor != "":
+			case p.unknown == PassOver:
+				p.warn(m.key, here, "unknown field, ignored, as the device plugin does: want %s", oneOf(names))
+			default:
+				p.fail(m.key, here, "unknown field: want %s", oneOf(names))
 			}
 			continue
 		}

@@ -160,7 +160,7 @@ func (f *flags) labelOptions(given func(flag string) bool, start time.Time) (opt
 	}
 	if f.configFile != "" {
 		var c *config.Config
-		if c, warnings, err = config.Load(f.configFile); err != nil {
+		if c, warnings, err = config.Load(f.configFile, config.Refuse); err != nil {
 			return opts, warnings, fmt.Errorf("--config-file: %w", err)
 		}
 		opts.Sharing = c.Sharing()

@@ -32,7 +32,7 @@ func (f *gfdFlags) settings() (s *gfdSettings, warnings []string, err error) {
 	s = &gfdSettings{gfdFlags: *f}
 	if f.configFile != "" {
 		var c *config.Config
-		if c, warnings, err = config.Load(f.configFile); err != nil {
+		if c, warnings, err = config.Load(f.configFile, config.PassOver); err != nil {
 			return nil, warnings, &gfdFileError{err}
 		}
 		s.sharing = c.Sharing()
