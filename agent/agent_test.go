@@ -815,7 +815,7 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 		b.after(24 * time.Hour)
 		b.wantLog(1, "no longer: ")
 		b.wantLog(3, "labels published") // all, timeout, ok
-		b.wantLog(1, "changed=\"[gpu.feature.node.kubernetes.io/state=timeout (was ok)]\"")
+		b.wantLog(1, "changedLabels=\"[gpu.feature.node.kubernetes.io/state=timeout (was ok)]\"")
 		b.wantLog(0, "gpu.feature.node.kubernetes.io/count=") // one of many
 	})
 }

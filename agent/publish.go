@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"sync"
@@ -319,8 +320,17 @@ func (p *publisher) show(o *offer, set labels.Set, left []string) {
 	}
 	if change := diff(was, now); len(change) > 0 {
 		p.touchAt = time.Now().Add(touchTime)
-		p.log.Info("labels published", append([]any{"sink", p.sink.String(), "labels", len(now)}, brief(change)...)...)
+		attributes := append([]any{"sink", p.sink.String(), "labels", len(now)}, brief(change)...)
+		if len(now) == 0 {
+			p.log.Warn("all labels are withdrawn: this host has no GPU any more", attributes...)
+			p.event("LabelsWithdrawn", fmt.Sprintf("%v: all %d labels are withdrawn, since the host has no GPU any more", p.sink, len(was)))
+		} else {
+			p.log.Info("labels published", attributes...)
+		}
 		p.log.Debug("labels published, by name", append([]any{"sink", p.sink.String()}, change...)...)
+	}
+	if !o.provisional && !p.ready.Load() && len(was) > 0 && maps.Equal(was, now) {
+		p.log.Info("labels are as they should be", "sink", p.sink.String(), "labels", len(now))
 	}
 	p.metrics.labels.set(float64(len(now)), p.name)
 	p.metrics.published.set(unixSeconds(time.Now()), p.name)

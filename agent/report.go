@@ -177,12 +177,14 @@ func (p *publisher) reportTaints(err *publish.ConflictError, values map[string]f
 // few is how many labels are told by name in the log of every day.
 const few = 4
 
-// brief is what diff gives, with no more than a number where there are many.
+// brief is how many labels there are of each kind, and their names if they are few.
 func brief(attributes []any) []any {
-	short := slices.Clone(attributes)
-	for i, a := range short {
-		if all, ok := a.([]string); ok && len(all) > few {
-			short[i] = len(all)
+	var short []any
+	for i := 0; i < len(attributes); i += 2 {
+		name, all := attributes[i].(string), attributes[i+1].([]string)
+		short = append(short, name, len(all))
+		if len(all) <= few {
+			short = append(short, name+"Labels", all)
 		}
 	}
 	return short

@@ -148,7 +148,7 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 			Instead:   "; or publish to the Node directly, with --sink=node",
 		}
 		if object.Namespace == "" {
-			return nil, cli.Exit(exitUsage, errors.New("--sink=node-feature needs a namespace: give --namespace, or set NAMESPACE from the pod's metadata.namespace"))
+			return nil, cli.Exit(exitUsage, errors.New("labels go to a NodeFeature object, for --sink=node-feature or since the cluster has them, and that needs a namespace: give --namespace, or set NAMESPACE from the pod's metadata.namespace; or label the Node itself (--sink=node)"))
 		}
 		if f.podName != "" {
 			owners, err := publish.PodOwners(ctx, s.client, object.Namespace, f.podName)

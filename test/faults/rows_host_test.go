@@ -78,7 +78,7 @@ func hardwareRows() []row {
 					h.plug(2)
 					time.Sleep(time.Duration(i%20) * time.Millisecond)
 				}
-			}, want: want{of: all}}},
+			}, want: want{of: all}, through: []want{but(all, "count.pci", "3", "nvidia.com/gpu.mode", "unknown")}}}, // two scans that both see it gone
 		},
 		{
 			area: area, name: "GPU removed and back", fault: "one of four GPUs is removed, and put back", gpus: 4,

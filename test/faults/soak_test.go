@@ -95,9 +95,9 @@ func TestSoak(t *testing.T) {
 		h.until(when+": the labels are right", 4*time.Minute, right)
 		from := passes.Load()
 		h.until(when+": passes", time.Minute, func() bool { return passes.Load() > from+20 })
-		if !right() {
-			t.Errorf("%s: the labels were right, and are not any more", when)
-		}
+		// A write that the API server answered too late for the agent may come later
+		// still: that is put right, too.
+		h.until(when+": the labels are right still, or again", time.Minute, right)
 		http.DefaultClient.CloseIdleConnections()
 		return measure()
 	}
