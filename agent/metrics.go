@@ -61,7 +61,7 @@ func newMetrics(version string) *metrics {
 	m.missing = add("gauge", "gpu_labeller_missing_labels", "Labels that were published and are not on the Node after three intervals.")
 	m.reloads = add("counter", "gpu_labeller_config_reloads_total", "Reloads of the configuration.", "result")
 	m.reloaded = add("gauge", "gpu_labeller_config_last_reload_successful", "0 when the configuration file could not be used and the one before it is in force.")
-	m.build = add("gauge", "gpu_labeller_build_info", "1.", "version")
+	m.build = add("gauge", "gpu_labeller_build_info", "Always 1: the version of the agent is in the label.", "version")
 	m.cpu = add("counter", "process_cpu_seconds_total", "CPU time of the process, user and system, its children's included.")
 	m.memory = add("gauge", "process_resident_memory_bytes", "Resident memory of the process.")
 	m.startTime = add("gauge", "process_start_time_seconds", "When the process started.")

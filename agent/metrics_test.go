@@ -38,8 +38,8 @@ func scrape(t testing.TB, a *Agent) map[string]float64 {
 					t.Errorf("%s has no help", fields[2])
 				}
 				kind = fields[3]
-			} else if !strings.HasSuffix(fields[3], ".") {
-				t.Errorf("%s: %s", fields[2], fields[3])
+			} else if !strings.HasSuffix(fields[3], ".") || !strings.Contains(fields[3], " ") {
+				t.Errorf("%s: want a sentence, got %s", fields[2], fields[3])
 			}
 			name = fields[2]
 			continue

@@ -56,10 +56,9 @@ func (v *advertiser) checkPlugin(k *state) Check {
 		return skip(v.plugin.name, because(k.podsErr))
 	}
 	c = Check{Name: v.plugin.name, Result: Fault, Text: v.plugin.title + " does not run on this Node, and nothing else advertises its GPUs"}
-	c.Evidence = v.plugin.absentBecause(k)
+	c.Evidence, c.Cure = v.plugin.absentBecause(k)
 	switch {
 	case len(c.Evidence) > 0:
-		c.Cure = "give the Node what the DaemonSet selects, or let the DaemonSet select and tolerate the Node"
 	case k.daemonErr != nil:
 		c.Evidence = []string{"whether there is a DaemonSet cannot be told: " + because(k.daemonErr)}
 		c.Cure = "install it, or find out why it has no pod here"

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
@@ -80,6 +81,7 @@ type state struct {
 	mastersErr   error
 	runtimeClass *runtimeClass
 	runtimeErr   error
+	noClasses    []string // RuntimeClasses that DaemonSets name and that are not there
 	policies     []clusterPolicy
 	policiesErr  error
 	slices       []dra.Slice // of the Node
@@ -122,10 +124,34 @@ func (c *Cluster) read(ctx context.Context, name string) *state {
 	if k.runtimeErr = c.get(ctx, "get", "runtimeclasses.node.k8s.io", "/apis/node.k8s.io/v1/runtimeclasses/"+nvidiaRuntimeClass, nil, &class); k.runtimeErr == nil {
 		k.runtimeClass = &class
 	}
+	k.noClasses = c.noClasses(ctx, k.daemonSets)
 	var policies list[clusterPolicy]
 	k.policiesErr = c.get(ctx, "list", "clusterpolicies.nvidia.com", "/apis/nvidia.com/v1/clusterpolicies", nil, &policies)
 	k.policies = policies.Items
 
 	k.slices, k.slicesErr = dra.List(ctx, c.client, name)
 	return k
+}
+
+// noClasses gives the RuntimeClasses that DaemonSets of a component in the way of
+// GPUs name, and that are not there: without the right to read them, none.
+func (c *Cluster) noClasses(ctx context.Context, sets []daemonSet) []string {
+	some := []*component{&labellerPods}
+	for i := range advertisers {
+		some = append(some, advertisers[i].plugin)
+	}
+	var asked, absent []string
+	for i := range sets {
+		t := &sets[i].Spec.Template
+		name := t.Spec.RuntimeClassName
+		if name == "" || slices.Contains(asked, name) || !slices.ContainsFunc(some, func(c *component) bool { return c.is(t.Metadata.Labels, &t.Spec) }) {
+			continue
+		}
+		asked = append(asked, name)
+		var class runtimeClass
+		if err := c.get(ctx, "get", "runtimeclasses.node.k8s.io", "/apis/node.k8s.io/v1/runtimeclasses/"+url.PathEscape(name), nil, &class); errors.Is(err, errAbsent) {
+			absent = append(absent, name)
+		}
+	}
+	return absent
 }

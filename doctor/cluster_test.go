@@ -107,6 +107,35 @@ func TestFaultyClusters(t *testing.T) {
 
 		{name: "NoAgent", change: func(f *fake, _ *Config) { f.remove("gpu-labeller-x"); f.labels = map[string]string{} },
 			want: []string{"discovery/agent"}, check: "agent", text: "does not run on this Node"},
+		{name: "AgentsRuntimeClassIsNotThere", change: func(f *fake, _ *Config) {
+			f.remove("gpu-labeller-x")
+			f.labels = map[string]string{}
+			f.daemonSets = []object{{"metadata": object{"namespace": "gpu-labeller", "name": "gpu-labeller"}, "spec": object{"template": object{
+				"metadata": object{"labels": object{"app.kubernetes.io/name": "gpu-labeller"}},
+				"spec":     object{"runtimeClassName": "nvidia-cdi"},
+			}}}}
+		}, want: []string{"discovery/agent"}, check: "agent", text: "install the container runtime that brings RuntimeClass nvidia-cdi"},
+		{name: "AgentIsNotMadeForAnUnknownReason", change: func(f *fake, _ *Config) {
+			f.remove("gpu-labeller-x")
+			f.labels = map[string]string{}
+			f.daemonSets = []object{{"metadata": object{"namespace": "gpu-labeller", "name": "gpu-labeller"}, "spec": object{"template": object{
+				"metadata": object{"labels": object{"app.kubernetes.io/name": "gpu-labeller"}},
+				"spec":     object{"runtimeClassName": "nvidia"},
+			}}}}
+		}, want: []string{"discovery/agent"}, check: "agent", text: "kubectl -n gpu-labeller describe daemonset gpu-labeller"},
+		{name: "OnlyTheCleanupRuns", change: func(f *fake, _ *Config) {
+			f.remove("gpu-labeller-x")
+			f.labels = map[string]string{}
+			job := runningPod("gpu-labeller", "gpu-labeller-cleanup-x", "app.kubernetes.io/name=gpu-labeller", "app.kubernetes.io/component=cleanup")
+			job["metadata"].(object)["ownerReferences"] = []object{{"apiVersion": "batch/v1", "kind": "Job", "name": "gpu-labeller-cleanup"}}
+			f.pods = append(f.pods, job)
+		}, want: []string{"discovery/agent"}, check: "agent", text: "does not run on this Node"},
+		{name: "TheCleanupFailed", change: func(f *fake, _ *Config) {
+			job := runningPod("gpu-labeller", "gpu-labeller-cleanup-x", "app.kubernetes.io/name=gpu-labeller", "app.kubernetes.io/component=cleanup")
+			job["metadata"].(object)["ownerReferences"] = []object{{"apiVersion": "batch/v1", "kind": "Job", "name": "gpu-labeller-cleanup"}}
+			job["status"] = object{"phase": "Failed"}
+			f.pods = append(f.pods, job)
+		}, check: "agent", text: "gpu-labeller's agent runs"},
 		{name: "AgentCrashes", change: func(f *fake, _ *Config) { crash(f.pod("gpu-labeller-x")); delete(f.labels, "nvidia.com/gpu.product") },
 			want: []string{"discovery/agent"}, check: "agent", text: "CrashLoopBackOff"},
 		{name: "AgentCrashesAndItsLabelsAreRight", change: func(f *fake, _ *Config) { crash(f.pod("gpu-labeller-x")) },

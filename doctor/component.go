@@ -51,13 +51,14 @@ func (c *component) is(labels map[string]string, spec *podSpec) bool {
 	})
 }
 
-// of gives the component's pods that have not ended. NFD's own labels are common
-// words, so its pods must be NFD's by name, too.
+// of gives the component's pods that have not ended. No component is a Job's: the
+// clean-up has its image and labels of the agent's, too. NFD's own labels are
+// common words, so its pods must be NFD's by name, too.
 func (c *component) of(pods []pod) []*pod {
 	var some []*pod
 	for i := range pods {
 		p := &pods[i]
-		if p.Status.Phase == "Succeeded" || !c.is(p.Metadata.Labels, &p.Spec) {
+		if p.Status.Phase == "Succeeded" || p.ofJob() || !c.is(p.Metadata.Labels, &p.Spec) {
 			continue
 		}
 		if c.name == "nfd" && !strings.HasPrefix(p.Metadata.Labels["app"], "nfd-") && !hasLabel(p.Metadata.Labels, nodeFeatureApp) {
@@ -93,21 +94,31 @@ func (c *component) check(pods []pod) Check {
 }
 
 // absentBecause explains why a DaemonSet of the component has no pod on the
-// Node, nil where there is no such DaemonSet or no reason is known.
-func (c *component) absentBecause(k *state) []string {
-	var why []string
+// Node, and what would give it one; nil where there is no such DaemonSet.
+func (c *component) absentBecause(k *state) (why []string, cure string) {
+	var cures []string
 	for i := range k.daemonSets {
 		d := &k.daemonSets[i]
 		t := &d.Spec.Template
 		if !c.is(t.Metadata.Labels, &t.Spec) {
 			continue
 		}
-		for _, reason := range t.Spec.keptOut(k.node) {
+		keptOut := t.Spec.keptOut(k.node)
+		noClass := slices.Contains(k.noClasses, t.Spec.RuntimeClassName)
+		if noClass {
+			why = append(why, fmt.Sprintf("DaemonSet %v: its pods are refused, since the cluster has no RuntimeClass %s, which it names", d, t.Spec.RuntimeClassName))
+			cures = append(cures, fmt.Sprintf("install the container runtime that brings RuntimeClass %s (kubectl get runtimeclass), or let DaemonSet %v name one that is there, or none", t.Spec.RuntimeClassName, d))
+		}
+		for _, reason := range keptOut {
 			why = append(why, fmt.Sprintf("DaemonSet %v: %s", d, reason))
 		}
-		if len(why) == 0 {
+		switch {
+		case len(keptOut) > 0:
+			cures = append(cures, fmt.Sprintf("let DaemonSet %v select and tolerate the Node", d))
+		case !noClass:
 			why = append(why, fmt.Sprintf("DaemonSet %v has no pod here", d))
+			cures = append(cures, fmt.Sprintf("find out why in kubectl -n %s describe daemonset %s: a pod is refused, or its affinity keeps it from the Node", d.Metadata.Namespace, d.Metadata.Name))
 		}
 	}
-	return why
+	return why, strings.Join(cures, "; ")
 }

@@ -185,7 +185,7 @@ func (h *host) checkToolkit(k *state) Check {
 		return c
 	}
 	c = Check{Name: toolkitPods.name, Result: OK}
-	why := toolkitPods.absentBecause(k)
+	why, _ := toolkitPods.absentBecause(k)
 	switch {
 	case h.toolkit != "":
 		c.Text, c.Evidence = "NVIDIA's container toolkit is installed", []string{h.toolkit}

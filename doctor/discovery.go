@@ -182,16 +182,13 @@ func checkAgent(k *state, d *difference) Check {
 	case d.right():
 		c.Result = Warning
 		c.Text = "no agent's pod was found on this Node; its labels are there and right, but nobody keeps them so"
-		c.Evidence = labellerPods.absentBecause(k)
-		c.Cure = "install gpu-labeller's DaemonSet, unless the agent runs here outside of Kubernetes"
+		c.Evidence, c.Cure = labellerPods.absentBecause(k)
+		c.Cure = cmp.Or(c.Cure, "install gpu-labeller's DaemonSet") + ", unless the agent runs here outside of Kubernetes"
 	default:
 		c.Result = Fault
 		c.Text = "gpu-labeller's agent does not run on this Node"
-		c.Evidence = labellerPods.absentBecause(k)
-		c.Cure = "install gpu-labeller's DaemonSet"
-		if len(c.Evidence) > 0 {
-			c.Cure = "let its DaemonSet select and tolerate the Node"
-		}
+		c.Evidence, c.Cure = labellerPods.absentBecause(k)
+		c.Cure = cmp.Or(c.Cure, "install gpu-labeller's DaemonSet")
 	}
 	return c
 }

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ type metadata struct {
 	Labels        map[string]string           `json:"labels"`
 	Annotations   map[string]string           `json:"annotations"`
 	ManagedFields []metav1.ManagedFieldsEntry `json:"managedFields"`
+	Owners        []metav1.OwnerReference     `json:"ownerReferences"`
 }
 
 type condition struct {
@@ -127,6 +129,11 @@ type pod struct {
 }
 
 func (p *pod) String() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
+
+// ofJob tells a pod that is to do something once, and end.
+func (p *pod) ofJob() bool {
+	return slices.ContainsFunc(p.Metadata.Owners, func(o metav1.OwnerReference) bool { return o.Kind == "Job" })
+}
 
 // ready tells a pod whose containers all are.
 func (p *pod) ready() bool {

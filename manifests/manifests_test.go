@@ -136,7 +136,7 @@ func TestSchema(t *testing.T) {
 	for _, set := range []string{
 		"sinks={file}", "sink=node", "nvml.access=cdi", "nvml.driverRoot.path=run",
 		"image.digest=latest", "migStrategy=all", "policy.enabled=false", "host.sys=sys",
-		"taint.effect=Evict", "taint.value=a b", "taint.key=node.kubernetes.io/not-ready", "taint.on=true",
+		"taint.effect=Evict", "taint.value=a b", "taint.on=true",
 	} {
 		out, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), "values don't meet the specifications of the schema") {
@@ -158,6 +158,9 @@ func TestRefusals(t *testing.T) {
 		"extraArgs={--poll=1s,--listen,:9090}":    "the probes and the PodMonitor ask port 8080",
 		"extraArgs={--sink=node-feature}":         "--sink is the value sinks",
 		"extraArgs={--taint}":                     "--taint is the value taint.enabled",
+		"taint.key=node.kubernetes.io/not-ready":  "taint.key node.kubernetes.io/not-ready is Kubernetes' own",
+		"taint.key=kubernetes.io/gpu":             "taint.key kubernetes.io/gpu is Kubernetes' own",
+		"cleanup.timeoutSeconds=300":              "cleanup.timeoutSeconds is 300: the clean-up must end before",
 	} {
 		_, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -214,6 +217,22 @@ func TestCleanupJob(t *testing.T) {
 			if failed := strings.Contains(d.text, "hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed\n"); failed != job {
 				t.Errorf("%s: when the Job fails, it goes: %v, %s", set, failed, d.id(t))
 			}
+		}
+	}
+}
+
+// TestNotes: what is said of an uninstall agrees with itself, whatever the sinks are.
+func TestNotes(t *testing.T) {
+	for sinks, want := range map[string]string{
+		"{node}":              "helm uninstall withdraws the labels of all Nodes.\nLet it run: that may take 200 seconds.",
+		"{node,feature-file}": "helm uninstall withdraws all other labels of all Nodes.\n",
+		"{feature-file}":      "helm uninstall also withdraws what agents published to node or node-feature before.\n",
+	} {
+		out := tool(t, "helm", "install", "x", "chart/gpu-labeller", "--dry-run=client", "--set", "cleanup.timeoutSeconds=200,sinks="+sinks)
+		_, notes, _ := strings.Cut(out, "\nNOTES:\n")
+		stay := strings.Contains(notes, "Feature files are on the nodes and stay there")
+		if !strings.Contains(notes, want) || stay != strings.Contains(sinks, "file") || strings.Contains(notes, "minutes") {
+			t.Errorf("sinks=%s: want %q in\n%s", sinks, want, notes)
 		}
 	}
 }

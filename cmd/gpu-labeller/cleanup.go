@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/labels"
@@ -175,7 +176,7 @@ func (f *cleanupFlags) run(ctx context.Context, out io.Writer) error {
 	}
 	if f.wants(sinkNodeFeature) {
 		objects, err := f.nodeFeatures(ctx, client)
-		errs = append(errs, err)
+		errs = append(errs, err, f.noNamespace(ctx, client))
 		for _, n := range objects {
 			errs = append(errs, c.withdraw(ctx, n))
 		}
@@ -280,6 +281,18 @@ func (f *cleanupFlags) nodes(ctx context.Context, client *publish.Client) ([]*pu
 		}
 	}
 	return nodes, nil
+}
+
+// noNamespace is an error where the namespace is certainly not there. Who may not
+// read it is not told.
+func (f *cleanupFlags) noNamespace(ctx context.Context, client *publish.Client) error {
+	if f.namespace == "" {
+		return nil
+	}
+	if _, err := client.Get(ctx, "get", "namespaces", "/api/v1/namespaces/"+f.namespace, nil); apierrors.IsNotFound(err) {
+		return fmt.Errorf("--namespace %s: the cluster has no such namespace", f.namespace)
+	}
+	return nil
 }
 
 func (f *cleanupFlags) nodeFeatures(ctx context.Context, client *publish.Client) ([]*publish.NodeFeature, error) {

@@ -80,6 +80,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "extraArgs: --taint is the value taint.enabled, with taint.key, taint.value and taint.effect, which the admission policy follows" }}
 {{- end }}
 {{- end }}
+{{- if regexMatch "^([^/]*[.])?kubernetes[.]io/" .Values.taint.key }}
+{{- fail (printf "taint.key %s is Kubernetes' own: name a key under another prefix, such as nvidia.com/gpu" .Values.taint.key) }}
+{{- end }}
+{{- if and .Values.cleanup.enabled (ge (int .Values.cleanup.timeoutSeconds) 300) }}
+{{- fail (printf "cleanup.timeoutSeconds is %d: the clean-up must end before Helm waits no longer (helm uninstall --timeout, 5m by default) and takes its rights away, so give it less than 300" (int .Values.cleanup.timeoutSeconds)) }}
+{{- end }}
 {{- if and .Values.policy.create (include "gpu-labeller.usesAPI" .) (not (include "gpu-labeller.hasPolicies" .)) }}
 {{- fail (printf "policy.create needs Kubernetes 1.30 (ValidatingAdmissionPolicy), and this is %s: set policy.create=false, with which every agent's token can change every Node of the cluster; or sinks={feature-file}, with which the agents have no rights" .Capabilities.KubeVersion.Version) }}
 {{- end }}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/gpu-labeller/gpu-labeller/publish"
+)
+
+// TestCleanupNamespace: a namespace that is not there is an error, but only where
+// the API server says so.
+func TestCleanupNamespace(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		code, reason := http.StatusNotFound, "NotFound"
+		switch r.URL.Path {
+		case "/api/v1/namespaces/there":
+			fmt.Fprint(w, `{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "there"}}`)
+			return
+		case "/api/v1/namespaces/hidden":
+			code, reason = http.StatusForbidden, "Forbidden"
+		}
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": %q, "code": %d}`, reason, code)
+	}))
+	t.Cleanup(server.Close)
+	client, err := publish.NewClient(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for namespace, want := range map[string]string{
+		"": "", "there": "", "hidden": "", "nope": "--namespace nope: the cluster has no such namespace",
+	} {
+		f := cleanupFlags{namespace: namespace}
+		if err := f.noNamespace(t.Context(), client); (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", namespace, err, want)
+		}
+	}
+}
