@@ -24,6 +24,7 @@ type request struct {
 	tolerations []resourcev1.DeviceToleration
 	count       int // 0: all that match
 	admin       bool
+	alternative bool
 }
 
 func requestsOf(claim *resourcev1.ResourceClaim) []request {
@@ -39,10 +40,10 @@ func requestsOf(claim *resourcev1.ResourceClaim) []request {
 	}
 	for _, r := range claim.Spec.Devices.Requests {
 		if e := r.Exactly; e != nil {
-			all = append(all, request{name(r.Name), e.DeviceClassName, e.Selectors, e.Tolerations, number(e.AllocationMode, e.Count), ptr.Deref(e.AdminAccess, false)})
+			all = append(all, request{name(r.Name), e.DeviceClassName, e.Selectors, e.Tolerations, number(e.AllocationMode, e.Count), ptr.Deref(e.AdminAccess, false), false})
 		}
 		for _, s := range r.FirstAvailable {
-			all = append(all, request{name(r.Name, s.Name), s.DeviceClassName, s.Selectors, s.Tolerations, number(s.AllocationMode, s.Count), false})
+			all = append(all, request{name(r.Name, s.Name), s.DeviceClassName, s.Selectors, s.Tolerations, number(s.AllocationMode, s.Count), false, true})
 		}
 	}
 	return all
@@ -55,10 +56,10 @@ func (p *problem) devicesLacking(ctx context.Context, node *corev1.Node, todo []
 		return nil, err
 	}
 	if len(devices) == 0 {
-		r := Reason{Text: "no ResourceSlice offers devices of this node: does the DRA driver run there?", weight: outOfReach}
+		r := Reason{Text: "no ResourceSlice offers devices of this node: does the DRA driver run there?", weight: outOfReach, never: true}
 		for _, vendor := range []fleet.Vendor{fleet.NVIDIA, fleet.AMD, fleet.Intel} {
 			if key, _ := gpuLabel(node, vendor); key != "" {
-				r.weight = notOffered
+				r.weight, r.never = notOffered, false
 			}
 		}
 		return []Reason{r}, nil
@@ -67,7 +68,7 @@ func (p *problem) devicesLacking(ctx context.Context, node *corev1.Node, todo []
 	for _, claim := range todo {
 		for _, r := range requestsOf(claim) {
 			if text := p.requestLacking(ctx, r, devices); text != "" {
-				reasons = append(reasons, Reason{Text: r.name + ": " + text})
+				reasons = append(reasons, Reason{Text: r.name + ": " + text, never: r.count > len(devices) && !r.alternative})
 			}
 		}
 	}

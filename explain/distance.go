@@ -13,7 +13,7 @@ const (
 	otherProfile = 90  // the Node offers other MIG devices
 	otherName    = 100 // the Node offers GPUs of the vendor by another name
 	notOffered   = 150 // the Node has GPUs of the vendor, and does not offer them
-	outOfReach   = 1e6 // the Node has nothing of the kind: it is never near
+	outOfReach   = 1e6 // the Node has nothing of the kind
 )
 
 var weights = map[Check]float64{

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -106,6 +107,7 @@ type Reason struct {
 	Scheduler string `json:"scheduler,omitempty"`
 
 	weight float64 // see the weights; 0 stands for what its check weighs
+	never  bool    // the Node would have to be another one: it is never nearest
 }
 
 // Miss is one thing that Nodes lack, with how close the closest comes.
@@ -161,7 +163,7 @@ func explain(ctx context.Context, c *fleet.Cluster, pod *corev1.Pod, release boo
 	}
 	slices.SortStableFunc(r.Fits, func(a, b string) int { return cmp.Compare(preference[b], preference[a]) })
 	r.Misses = append(r.Misses, p.misses(r.Nodes)...)
-	if len(p.podMisses) == 0 {
+	if len(p.podMisses) == 0 && pod.Spec.NodeName == "" {
 		r.Nearest = nearest(r.Nodes)
 	}
 	r.Said = said(pod)
@@ -215,13 +217,14 @@ func (r *Result) decide(p *problem) {
 // nearest is the Node of the least distance, if none fits. A Node that is out of
 // reach is near to nothing.
 func nearest(nodes []Node) string {
-	best, least := "", float64(outOfReach)
+	best, least := "", math.Inf(1)
 	for i := range nodes {
 		n := &nodes[i]
 		if len(n.Failed()) == 0 {
 			return ""
 		}
-		if n.Distance < least {
+		never := slices.ContainsFunc(n.Reasons, func(r Reason) bool { return r.never })
+		if n.Distance < least && !never {
 			best, least = n.Name, n.Distance
 		}
 	}

@@ -121,7 +121,14 @@ func TestMisses(t *testing.T) {
 		{"NotIn", []*corev1.Node{a}, nil, requiring(pod("p"), memory, "NotIn", "40960", "1"),
 			[]string{"node affinity: needs nvidia.com/gpu.memory NotIn [40960, 1]; node-a has 40960"}},
 		{"selector", []*corev1.Node{node("node-a", product+"=Tesla-T4"), node("node-b", product+"=NVIDIA-H200")}, nil, selecting(pod("p"), product, "nvidia-h200"),
-			[]string{"node selector: needs nvidia.com/gpu.product=nvidia-h200; closest node-b has NVIDIA-H200"}},
+			[]string{"node selector: needs nvidia.com/gpu.product=nvidia-h200; closest node-b has NVIDIA-H200 (is NVIDIA-H200 meant?)"}},
+		{"selector, in its case on another", []*corev1.Node{node("node-a", product+"=NVIDIA-H200"), node("node-b", product+"=nvidia-h200", "cordoned")}, nil, selecting(pod("p"), product, "nvidia-h200"),
+			[]string{"cordon: node-b is cordoned (kubectl uncordon node-b)", "node selector: needs nvidia.com/gpu.product=nvidia-h200; node-b has it; node-a has NVIDIA-H200"}},
+		{"In", []*corev1.Node{node("node-a", product+"=NVIDIA-H200")}, nil, requiring(pod("p"), product, "In", "x", "nvidia-H200"),
+			[]string{"node affinity: needs nvidia.com/gpu.product In [x, nvidia-H200]; node-a has NVIDIA-H200 (is NVIDIA-H200 meant?)"}},
+		{"no such node", []*corev1.Node{a, b}, nil, on(pod("p"), "node-aa"), []string{"node name: asks for node-aa; is node-a meant?"}},
+		{"no node of such a name", []*corev1.Node{a, b}, nil, on(pod("p"), "elsewhere"), []string{"node name: asks for elsewhere"}},
+		{"the node", []*corev1.Node{a, b}, nil, on(pod("p"), "node-a"), nil},
 		{"key", []*corev1.Node{a}, nil, selecting(pod("p"), "nvidia.com/gpu.memori", "40960"),
 			[]string{"node selector: needs nvidia.com/gpu.memori=40960; no node has this label (is nvidia.com/gpu.memory meant?)"}},
 		{"taint", []*corev1.Node{node("node-a", "!nvidia.com/gpu=present:NoSchedule")}, nil, pod("p"),
@@ -210,9 +217,11 @@ func TestNearest(t *testing.T) {
 		{"a taint before what is in use", []*corev1.Node{node("a", gpu+":4"), node("b", gpu+":4", "!x:NoSchedule")}, held("a", gpu+":4"), pod("p", gpu+":1"), "b"},
 		{"what is in use before another label", []*corev1.Node{node("a", gpu+":4"), node("b", gpu+":4", product+"=x")}, held("b", gpu+":4"), selecting(pod("p", gpu+":1"), product, "x"), "b"},
 		{"a node that is well before one that is not ready", []*corev1.Node{node("a", gpu+":4", "!node.kubernetes.io/not-ready:NoSchedule"), node("b", gpu+":4", "!x:NoSchedule")}, nil, pod("p", gpu+":1"), "b"},
-		{"too many for any", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("a", gpu+":4"), node("b", gpu+":8")}, nil, pod("p", gpu+":16"), "b"},
-		{"another profile", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("h200-0", gpu+":4"), node("mig-0", mig+":4", "cordoned"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", "nvidia.com/mig-7g.40gb:1"), "mig-0"},
-		{"spelt wrong", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("a", gpu+":4", "!x:NoSchedule"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", "nvidia.com/gpus:1"), "a"},
+		{"too many for any", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("a", gpu+":4"), node("b", gpu+":8")}, nil, pod("p", gpu+":16"), ""},
+		{"too many for all but one in use", []*corev1.Node{node("a", gpu+":4"), node("b", gpu+":8", product+"=x")}, held("b", gpu+":8"), pod("p", gpu+":8"), "b"},
+		{"no such node", []*corev1.Node{node("node-a"), node("node-b")}, nil, on(pod("p"), "node-aa"), ""},
+		{"another profile", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("h200-0", gpu+":4"), node("mig-0", mig+":4", "cordoned"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", "nvidia.com/mig-7g.40gb:1"), ""},
+		{"spelt wrong", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("a", gpu+":4", "!x:NoSchedule"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", "nvidia.com/gpus:1"), ""},
 		{"nobody has such a thing", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("cpu-0")}, nil, pod("p", gpu+":1"), ""},
 		{"no device plugin", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", gpu+":1"), "rtx-0"},
 	} {
@@ -335,7 +344,7 @@ func TestEditDistance(t *testing.T) {
 	for _, test := range []struct {
 		a, b string
 		want int
-	}{{"", "", 0}, {"abc", "", 3}, {"NVIDIA-H100", "nvidia-h100", 0}, {"H100", "H200", 1}, {"kitten", "sitting", 3}} {
+	}{{"", "", 0}, {"abc", "", 3}, {"NVIDIA-H100", "nvidia-h100", 0}, {"H100", "H200", 1}, {"kitten", "sitting", 3}, {"dpeloyment", "deployment", 1}} {
 		if got := editDistance(test.a, test.b); got != test.want {
 			t.Errorf("%q, %q: got %d, want %d", test.a, test.b, got, test.want)
 		}

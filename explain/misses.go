@@ -16,6 +16,8 @@ func (p *problem) misses(nodes []Node) []Miss {
 	if name := p.pod.Spec.NodeName; name == "" {
 		misses = append(misses, p.cordonMisses()...)
 		misses = append(misses, p.taintMisses()...)
+	} else {
+		misses = append(misses, p.nameMisses(name)...)
 	}
 	for _, r := range p.selector() {
 		if m := r.miss(Selector, p.nodes); m != nil {
@@ -27,6 +29,19 @@ func (p *problem) misses(nodes []Node) []Miss {
 	misses = append(misses, p.claimMisses(nodes)...)
 	slices.SortStableFunc(misses, func(a, b Miss) int { return cmp.Compare(len(b.Nodes), len(a.Nodes)) })
 	return append(slices.Clone(p.podMisses), misses...)
+}
+
+// nameMisses says of spec.nodeName that there is no such Node.
+func (p *problem) nameMisses(name string) []Miss {
+	names := nodeNames(p.nodes)
+	if len(names) == 0 || slices.Contains(names, name) {
+		return nil
+	}
+	text := "asks for " + name
+	if like := Similar(name, names); like != "" {
+		text += "; is " + like + " meant?"
+	}
+	return []Miss{{Check: NodeName, Text: text, Nodes: names}}
 }
 
 func (p *problem) cordonMisses() []Miss {

@@ -130,15 +130,32 @@ func (r requirement) miss(check Check, nodes []*corev1.Node) *Miss {
 			m.Text += text
 			m.Cure = cure
 		}
+		if value := r.otherCase(labelled); value != "" && len(matching) == 0 {
+			m.Cure = "is " + value + " meant?"
+		}
 	case len(matching) == 0 && r.wants():
 		m.Text += "; no node has this label"
-		if key := similar(r.key, labelKeys(nodes)); key != "" {
+		if key := Similar(r.key, labelKeys(nodes)); key != "" {
 			m.Cure = "is " + key + " meant?"
 		} else {
 			m.Cure = "is the key spelt right, and does gpu-labeller run on the nodes?"
 		}
 	}
 	return m
+}
+
+// otherCase is a value of the Nodes that is a wanted one but for its case.
+func (r requirement) otherCase(nodes []*corev1.Node) string {
+	if r.operator != "" && r.operator != corev1.NodeSelectorOpIn {
+		return ""
+	}
+	for _, n := range nodes {
+		value, _ := r.value(n)
+		if slices.ContainsFunc(r.values, func(want string) bool { return strings.EqualFold(want, value) }) {
+			return value
+		}
+	}
+	return ""
 }
 
 // noNumber says why Gt and Lt never hold where the values are no whole numbers, as
@@ -244,9 +261,9 @@ func labelKeys(nodes []*corev1.Node) []string {
 	return keys
 }
 
-// similar returns the name that is like the given one but for a typing error, if
+// Similar returns the name that is like the given one but for a typing error, if
 // there is one.
-func similar(name string, names []string) string {
+func Similar(name string, names []string) string {
 	best, least := "", min(4, max(2, len(name)/6))
 	for _, other := range names {
 		if d := editDistance(name, other); d > 0 && d < least {
@@ -256,23 +273,26 @@ func similar(name string, names []string) string {
 	return best
 }
 
-// editDistance is Levenshtein's, of bytes, whatever the case.
+// editDistance is Levenshtein's, of bytes, whatever the case; two that changed
+// places are one error.
 func editDistance(a, b string) int {
 	a, b = strings.ToLower(a), strings.ToLower(b)
-	row := make([]int, len(b)+1)
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		diagonal := row[0]
+		before, last, row = last, row, before
 		row[0] = i + 1
 		for j := range len(b) {
-			change := diagonal
+			change := last[j]
 			if a[i] != b[j] {
 				change++
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+			row[j+1] = min(change, row[j]+1, last[j+1]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
 		}
 	}
 	return row[len(b)]

@@ -85,7 +85,7 @@ func (s shortage) free() int64 { return max(0, s.total-s.held.Amount) }
 func (p *problem) checkResources(node *corev1.Node) []Reason {
 	var reasons []Reason
 	for _, s := range p.shortages(node) {
-		r := Reason{Text: s.String(), Scheduler: "Insufficient " + string(s.resource), weight: s.weight()}
+		r := Reason{Text: s.String(), Scheduler: "Insufficient " + string(s.resource), weight: s.weight(), never: s.never()}
 		if s.resource == corev1.ResourcePods {
 			r.Scheduler = "Too many pods"
 		}
@@ -105,6 +105,23 @@ func (s shortage) weight() float64 {
 		return tooSmall + lacks
 	}
 	return inUse + lacks
+}
+
+// never tells that the Node will not have enough whatever ends there, and whatever
+// its device plugin comes to.
+func (s shortage) never() bool {
+	if s.total > 0 {
+		return s.need > s.total
+	}
+	if q, ok := s.node.Status.Capacity[s.resource]; ok && q.Value() > 0 {
+		return fleet.Amount(s.resource, q) < s.need
+	}
+	if s.resource == corev1.ResourcePods {
+		return false
+	}
+	_, name, _ := strings.Cut(string(s.resource), "/")
+	usual := name == "gpu" || fleet.ResourceVendor(s.resource) == fleet.Intel
+	return s.absence() != notOffered || !usual
 }
 
 // absence is how far a Node is that does not offer the resource at all.
@@ -338,7 +355,7 @@ func (p *problem) missingResource(name corev1.ResourceName) string {
 	}
 	slices.Sort(offers)
 	// One profile of MIG is not another spelt wrong.
-	if like := similar(string(name), slices.Compact(offers)); like != "" && !strings.Contains(string(name), "/mig-") {
+	if like := Similar(string(name), slices.Compact(offers)); like != "" && !strings.Contains(string(name), "/mig-") {
 		return "is " + like + " meant?"
 	}
 	vendor := fleet.ResourceVendor(name)

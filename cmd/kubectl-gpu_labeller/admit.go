@@ -58,11 +58,14 @@ func knownFields(apiVersion, kind string, raw json.RawMessage) error {
 	return errors.New(strings.Join(texts, "; "))
 }
 
-// admissible refuses what the API server would: a pod without a container, and one
-// that requests what cannot be given twice without limiting it to the same.
+// admissible refuses what the API server would: a pod without a container, an
+// operator that there is not, and a pod that requests what cannot be given twice without limiting it to the same.
 func admissible(pod *corev1.Pod) error {
 	if len(pod.Spec.Containers) == 0 {
 		return fmt.Errorf("pod %s: spec.containers is empty", pod.Name)
+	}
+	if err := knownOperators(&pod.Spec); err != nil {
+		return fmt.Errorf("pod %s: %w", pod.Name, err)
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
@@ -85,6 +88,62 @@ func admissible(pod *corev1.Pod) error {
 		}
 	}
 	return nil
+}
+
+// knownOperators refuses operators of node affinity and tolerations that there are
+// not. A toleration without one is for Equal. Whether Gt and Lt of tolerations are
+// taken is up to the cluster.
+func knownOperators(spec *corev1.PodSpec) error {
+	ofFields := []corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn}
+	ofLabels := append(slices.Clone(ofFields), corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist, corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt)
+	term := func(path string, t corev1.NodeSelectorTerm) error {
+		for i, e := range t.MatchExpressions {
+			if err := oneOf(fmt.Sprintf("%s.matchExpressions[%d].operator", path, i), e.Operator, ofLabels); err != nil {
+				return err
+			}
+		}
+		for i, e := range t.MatchFields {
+			if err := oneOf(fmt.Sprintf("%s.matchFields[%d].operator", path, i), e.Operator, ofFields); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if a := spec.Affinity; a != nil && a.NodeAffinity != nil {
+		const path = "spec.affinity.nodeAffinity."
+		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+			for i, t := range required.NodeSelectorTerms {
+				if err := term(fmt.Sprintf(path+"requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[%d]", i), t); err != nil {
+					return err
+				}
+			}
+		}
+		for i, t := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			if err := term(fmt.Sprintf(path+"preferredDuringSchedulingIgnoredDuringExecution[%d].preference", i), t.Preference); err != nil {
+				return err
+			}
+		}
+	}
+	ofTolerations := []corev1.TolerationOperator{"", corev1.TolerationOpExists, corev1.TolerationOpEqual, corev1.TolerationOpLt, corev1.TolerationOpGt}
+	for i, t := range spec.Tolerations {
+		if err := oneOf(fmt.Sprintf("spec.tolerations[%d].operator", i), t.Operator, ofTolerations); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func oneOf[T ~string](path string, operator T, known []T) error {
+	if slices.Contains(known, operator) {
+		return nil
+	}
+	var names []string
+	for _, k := range known {
+		if k != "" {
+			names = append(names, string(k))
+		}
+	}
+	return fmt.Errorf("%s: %q is none of %s", path, string(operator), strings.Join(names, ", "))
 }
 
 // overcommits tells what pods may request less of than they use: Kubernetes' own

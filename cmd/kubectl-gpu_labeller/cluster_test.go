@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpu-labeller/gpu-labeller/explain"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/internal/cluster"
 )
 
@@ -346,6 +348,9 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 	if got, want := fmt.Sprint(err), "this user may not list nodes"; !strings.Contains(got, want) {
 		t.Errorf("without any right the error is %q, want %q in it", got, want)
 	}
+	if exit := new(cli.ExitError); !errors.As(err, &exit) || exit.Code != exitUnknown {
+		t.Errorf("without any right the exit code is not %d: %v", exitUnknown, err)
+	}
 }
 
 // testAdmission: a file that explain -f refuses the API server refuses, too, and the
@@ -353,6 +358,10 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 func testAdmission(t *testing.T, c *cluster.Cluster) {
 	container := func(resources string) string {
 		return `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: default}, spec: {containers: [{name: main, image: main, resources: ` + resources + `}]}}`
+	}
+	tolerating := func(expression, toleration string) string {
+		return `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: default}, spec: {containers: [{name: main, image: main}], tolerations: [` + toleration + `],
+ affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [` + expression + `]}]}}}}}`
 	}
 	for _, test := range []struct{ name, manifest string }{
 		{"well", container(`{limits: {nvidia.com/gpu: 1, cpu: 1}, requests: {cpu: 500m, memory: 1Gi}}`)},
@@ -365,6 +374,10 @@ func testAdmission(t *testing.T, c *cluster.Cluster) {
 		{"another domain", container(`{requests: {example.com/fpga: 1}}`)},
 		{"misspelt", container(`{limit: {nvidia.com/gpu: 1}}`)},
 		{"no container", `{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: []}}`},
+		{"operator", tolerating(`{key: a, operator: In, values: [b]}`, `{key: a, operator: Exists}`)},
+		{"unknown operator", tolerating(`{key: a, operator: Gte, values: ["1"]}`, `{key: a}`)},
+		{"no operator", tolerating(`{key: a, values: ["1"]}`, `{key: a}`)},
+		{"unknown operator of a toleration", tolerating(`{key: a, operator: Exists}`, `{key: a, operator: In, value: b}`)},
 		{"no version", `{kind: Pod, metadata: {name: p}, spec: {containers: [{name: main, image: main}]}}`},
 	} {
 		file := filepath.Join(t.TempDir(), "pod.yaml")

@@ -233,6 +233,8 @@ func (s subject) about(r *explain.Result) string {
 	switch {
 	case s.of == nil:
 		return ""
+	case s.pending == 1:
+		return "" // the first line has it
 	case s.pending > 0:
 		return fmt.Sprintf("It is one of %d pending pods of %s.", s.pending, s.of)
 	case s.of.replicas < 2:

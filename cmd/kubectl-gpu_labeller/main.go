@@ -78,7 +78,7 @@ Exit codes:
   1  the command itself went wrong
   2  wrong usage
   3  the pod is pending, or there is no GPU
-  4  it cannot be told whether the pod fits, for want of rights`,
+  4  it cannot be told, for want of rights`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu-labeller"},
 		Args:          cli.UsageArgs(cobra.NoArgs),
 		Version:       cli.Version(release),

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/gpu-labeller/gpu-labeller/fleet"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 // reader reads from the API server. The typed clients of all API groups would
@@ -187,10 +188,10 @@ func (r *reader) workload(ctx context.Context, kind workloadKind, namespace, nam
 	return o.workloads[0], nil
 }
 
-// plain says which right is lacking.
+// plain says which right is lacking, which has an exit code of its own.
 func plain(err error, what string) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("this user may not %s; a role with that right has to be bound to it", what)
+		return cli.Exit(exitUnknown, fmt.Errorf("this user may not %s; a role with that right has to be bound to it", what))
 	}
 	if apierrors.IsUnauthorized(err) {
 		return errors.New("the API server does not know this user: is the kubeconfig still valid?")

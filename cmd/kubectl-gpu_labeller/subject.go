@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/gpu-labeller/gpu-labeller/explain"
 	"github.com/gpu-labeller/gpu-labeller/fleet"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
@@ -41,18 +43,19 @@ var workloadKinds = []workloadKind{
 // find looks for what the command line names: POD, NAMESPACE/POD or KIND/NAME,
 // where the kind may have its group, as kubectl get -o name prints it.
 func (f *flags) find(ctx context.Context, o *objects, arg string) (subject, error) {
-	namespace, name := f.namespace(), arg
+	namespace, name, word := f.namespace(), arg, ""
 	if before, after, ok := strings.Cut(arg, "/"); ok {
 		if before == "" || after == "" || strings.Contains(after, "/") {
 			return subject{}, cli.Exit(exitUsage, fmt.Errorf("%q: want POD, NAMESPACE/POD or KIND/NAME, and the namespace of the latter with --namespace", arg))
 		}
-		word, _, _ := strings.Cut(strings.ToLower(before), ".")
+		word, _, _ = strings.Cut(strings.ToLower(before), ".")
 		i := slices.IndexFunc(workloadKinds, func(k workloadKind) bool { return slices.Contains(k.words, word) })
 		name = after
 		switch {
 		case i >= 0:
 			return f.findWorkload(ctx, o, workloadKinds[i], namespace, name)
 		case slices.Contains([]string{"pod", "pods", "po"}, word):
+			word = ""
 		case *f.config.Namespace != "" && *f.config.Namespace != before:
 			return subject{}, cli.Exit(exitUsage, fmt.Errorf("%q and --namespace %s name two namespaces", arg, *f.config.Namespace))
 		default:
@@ -60,7 +63,28 @@ func (f *flags) find(ctx context.Context, o *objects, arg string) (subject, erro
 		}
 	}
 	pod, err := f.podOf(ctx, o, namespace, name)
+	if kind := likeKind(word); err != nil && kind != "" {
+		err = fmt.Errorf("%w; or is %s/%s meant?", err, kind, name)
+	}
 	return subject{pod: pod}, err
+}
+
+// likeKind is the kind that a word is but for a typing error, if there is one.
+// Short words are like too many others.
+func likeKind(word string) string {
+	const short = 3
+	kinds := map[string]string{"pods": "pod"}
+	for _, k := range workloadKinds {
+		for _, w := range k.words {
+			if len(w) > short {
+				kinds[w] = k.words[0]
+			}
+		}
+	}
+	if len(word) <= short {
+		return ""
+	}
+	return kinds[explain.Similar(word, slices.Sorted(maps.Keys(kinds)))]
 }
 
 func (f *flags) findWorkload(ctx context.Context, o *objects, kind workloadKind, namespace, name string) (subject, error) {
