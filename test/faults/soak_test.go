@@ -97,6 +97,10 @@ func TestSoak(t *testing.T) {
 		h.until(when+": passes", time.Minute, func() bool { return passes.Load() > from+20 })
 		// A write that the API server answered too late for the agent may come later
 		// still: that is put right, too.
+		if !right() {
+			text, _ := os.ReadFile(h.folder + "/gpu-labeller")
+			t.Logf("%s: not right for a moment: the file %v, the Node %v, the object %v; all are %v", when, parse(text), h.history.newest(), objects.newest(), h.sets[all])
+		}
 		h.until(when+": the labels are right still, or again", time.Minute, right)
 		http.DefaultClient.CloseIdleConnections()
 		return measure()
