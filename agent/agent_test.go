@@ -336,7 +336,7 @@ func TestGPURemovedAndBack(t *testing.T) {
 		both()
 		s := &telling{sink{name: "s"}}
 		b.start(func(c *Config) { c.Interval = time.Hour }, s)
-		b.after(5*time.Minute + 500*time.Millisecond) // between two polls
+		b.after(youth + 5*time.Minute + 500*time.Millisecond) // between two polls, and with no scan due for long
 		model := labels.ExtraPrefix + "model.nvidia-a100-sxm4-40gb.count"
 		b.want(s.set(), model+"=1", countKey+"=2")
 		before := s.set()
@@ -362,7 +362,7 @@ func TestGPUGoneForAMoment(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		s := &telling{sink{name: "s"}}
 		b.start(func(c *Config) { c.Interval = time.Hour }, s)
-		b.after(5*time.Minute + 500*time.Millisecond) // between two polls
+		b.after(youth + 5*time.Minute + 500*time.Millisecond) // between two polls, and with no scan due for long
 		before, n := s.set(), s.count()
 		b.unplug("0000:1f:00.0")
 		b.bad(nvml.Answer{Init: nvml.Success})
