@@ -321,7 +321,7 @@ func (p *publisher) show(o *offer, set labels.Set, left []string) {
 	if change := diff(was, now); len(change) > 0 {
 		p.touchAt = time.Now().Add(touchTime)
 		attributes := append([]any{"sink", p.sink.String(), "labels", len(now)}, brief(change)...)
-		if len(now) == 0 {
+		if len(set) == 0 {
 			p.log.Warn("all labels are withdrawn: this host has no GPU any more", attributes...)
 			p.event("LabelsWithdrawn", fmt.Sprintf("%v: all %d labels are withdrawn, since the host has no GPU any more", p.sink, len(was)))
 		} else {
