@@ -4,9 +4,8 @@
 // Files of /sys and /proc are looked at every few seconds, and a fingerprint is
 // taken of all that matters when they changed. NVML is asked only when that moved
 // or the interval is over, so an idle node costs next to nothing and a new driver
-// or MIG layout shows within seconds. Nothing that fails ends
-// the agent, and nothing is given up: what did not work is tried again, later
-// and later, for ever.
+// or MIG layout shows within seconds. Nothing that fails ends the agent, and
+// nothing is given up: what did not work is tried again, later and later, for ever.
 //
 // # What a restart changes
 //
@@ -70,8 +69,7 @@ type Config struct {
 
 	// ReadBack tells which labels of the set the Node does not have. It is asked
 	// when three intervals, or three minutes, have passed since the labels were
-	// published; nil where
-	// what is published is the Node's labels.
+	// published; nil where what is published is the Node's labels.
 	ReadBack func(context.Context, labels.Set) (missing []string, err error)
 	// Event is told what an operator should hear of; nil for no one. It is called
 	// by one goroutine, and may take its time.

@@ -211,7 +211,7 @@ func (f *Fingerprinter) lost(dir int, known *function) bool {
 		return false
 	}
 	defer unix.Close(fd)
-	n, err := unix.Read(fd, f.text[:4]) // vendor ID and device ID; sixteen times as many bytes take as long as that
+	n, err := unix.Read(fd, f.text[:4]) // vendor ID and device ID; each four bytes are a question to the device
 	return err == nil && n == 4 && binary.NativeEndian.Uint32(f.text[:]) == 0xffffffff
 }
 

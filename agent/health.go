@@ -10,8 +10,8 @@ import (
 // Handler serves /healthz, /readyz and /metrics.
 //
 // /healthz fails when a scan should have ended long ago. A driver that hangs is no
-// reason, since NVML is not waited for. /readyz fails until each sink has shown labels for which NVML was
-// asked.
+// reason, since NVML is not waited for. /readyz fails until each sink has shown
+// labels for which NVML was asked.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.unhealthy()) })

@@ -42,7 +42,6 @@ type loop struct {
 	file     configFile
 	offered  offer
 
-	began      time.Time
 	scanAlarm  *alarm
 	cause      string // of the scan that scanAlarm starts
 	scanning   bool
@@ -94,7 +93,6 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 		Agent:      a,
 		ctx:        ctx,
 		opts:       a.config.Options,
-		began:      time.Now(),
 		file:       configFile{path: a.config.ConfigFile},
 		scanAlarm:  newAlarm(),
 		quickAlarm: newAlarm(),
@@ -361,7 +359,7 @@ func (l *loop) scanAfter(unsettled, failed bool) {
 
 // interval is the time to the next scan of a host with which all is well.
 func (l *loop) interval() time.Duration {
-	if time.Since(l.began) < youth || !l.lastChange.IsZero() && time.Since(l.lastChange) < youth {
+	if time.Since(l.started.get()) < youth || !l.lastChange.IsZero() && time.Since(l.lastChange) < youth {
 		return min(l.config.Interval, youngInterval)
 	}
 	return l.config.Interval
