@@ -75,6 +75,10 @@ type Config struct {
 	// by one goroutine, and may take its time.
 	Event func(reason, message string)
 
+	// Requests counts what was sent to the API server, for the metrics; nil where
+	// nothing is.
+	Requests func() map[publish.Request]uint64
+
 	// Idle is called a while after each scan, when there is nothing to do until the
 	// host changes or the interval is over. It must not take long.
 	Idle func()

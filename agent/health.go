@@ -18,6 +18,7 @@ func (a *Agent) Handler() http.Handler {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.unready()) })
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		a.metrics.requested(a.config.Requests)
 		_, _ = a.metrics.WriteTo(w) // who asked is gone
 	})
 	return mux

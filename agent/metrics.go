@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gpu-labeller/gpu-labeller/publish"
 )
 
 // metrics are the agent's, in Prometheus' text format. Writing it takes this
@@ -24,6 +26,7 @@ type metrics struct {
 	scanDuration                                                         *family
 	held, state, problems, gpus, lastSuccess, labels, published          *family
 	conflicts, refused, missing, reloaded, build, cpu, memory, startTime *family
+	requests                                                             *family
 }
 
 // family is the series of one name. Its values are by label values, as series
@@ -62,6 +65,7 @@ func newMetrics(version string) *metrics {
 	m.reloads = add("counter", "gpu_labeller_config_reloads_total", "Reloads of the configuration.", "result")
 	m.reloaded = add("gauge", "gpu_labeller_config_last_reload_successful", "0 when the configuration file could not be used and the one before it is in force.")
 	m.build = add("gauge", "gpu_labeller_build_info", "Always 1: the version of the agent is in the label.", "version")
+	m.requests = add("counter", "rest_client_requests_total", "Requests to the API server, by status code, method and host.", "code", "method", "host")
 	m.cpu = add("counter", "process_cpu_seconds_total", "CPU time of the process, user and system, its children's included.")
 	m.memory = add("gauge", "process_resident_memory_bytes", "Resident memory of the process.")
 	m.startTime = add("gauge", "process_start_time_seconds", "When the process started.")
@@ -143,6 +147,18 @@ func (m *metrics) looked(d merged, k look) {
 		states[string(state)] = 1
 	}
 	m.state.replace(states)
+}
+
+// requested takes over the counts of requests, if there are any.
+func (m *metrics) requested(counts func() map[publish.Request]uint64) {
+	if counts == nil {
+		return
+	}
+	values := map[string]float64{}
+	for r, n := range counts() {
+		values[series(r.Code, r.Method, r.Host)] = float64(n)
+	}
+	m.requests.replace(values)
 }
 
 // process reads what is true of the process now.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/publish"
 )
 
 // A line of the text format, version 0.0.4, and one label in it.
@@ -77,23 +78,29 @@ func TestMetrics(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		b.function("0000:8b:00.0", mi3, "amdgpu")
 		s := &telling{sink{name: `s "quoted\` + "\n"}}
-		a := b.start(func(c *Config) { c.Version = "1.2.3" }, s)
+		a := b.start(func(c *Config) {
+			c.Version = "1.2.3"
+			c.Requests = func() map[publish.Request]uint64 {
+				return map[publish.Request]uint64{{Method: "PATCH", Code: "200", Host: "10.0.0.1:443"}: 3}
+			}
+		}, s)
 		b.after(10 * time.Minute)
 		now := float64(time.Now().Unix())
 		got := scrape(b, a)
 		for key, want := range map[string]float64{
-			`gpu_labeller_build_info{version="1.2.3"}`:                        1,
-			`gpu_labeller_held`:                                               0,
-			`gpu_labeller_state{state="ok"}`:                                  1,
-			`gpu_labeller_gpus{vendor="nvidia",condition="usable"}`:           1,
-			`gpu_labeller_gpus{vendor="amd",condition="usable"}`:              1,
-			`gpu_labeller_scans_total{cause="start"}`:                         1,
-			`gpu_labeller_scan_duration_seconds_count{source="nvml"}`:         float64(b.asks()),
-			`gpu_labeller_scan_duration_seconds_count{source="host"}`:         float64(b.asks()),
-			`gpu_labeller_scan_duration_seconds_count{source="pci"}`:          1,
-			`gpu_labeller_published_labels{sink="s \"quoted\\\n"}`:            float64(len(s.set())),
-			`gpu_labeller_publishes_total{sink="s \"quoted\\\n",result="ok"}`: float64(s.count()),
-			`gpu_labeller_config_last_reload_successful`:                      1,
+			`gpu_labeller_build_info{version="1.2.3"}`:                                  1,
+			`gpu_labeller_held`:                                                         0,
+			`gpu_labeller_state{state="ok"}`:                                            1,
+			`gpu_labeller_gpus{vendor="nvidia",condition="usable"}`:                     1,
+			`gpu_labeller_gpus{vendor="amd",condition="usable"}`:                        1,
+			`gpu_labeller_scans_total{cause="start"}`:                                   1,
+			`gpu_labeller_scan_duration_seconds_count{source="nvml"}`:                   float64(b.asks()),
+			`gpu_labeller_scan_duration_seconds_count{source="host"}`:                   float64(b.asks()),
+			`gpu_labeller_scan_duration_seconds_count{source="pci"}`:                    1,
+			`gpu_labeller_published_labels{sink="s \"quoted\\\n"}`:                      float64(len(s.set())),
+			`gpu_labeller_publishes_total{sink="s \"quoted\\\n",result="ok"}`:           float64(s.count()),
+			`gpu_labeller_config_last_reload_successful`:                                1,
+			`rest_client_requests_total{code="200",method="PATCH",host="10.0.0.1:443"}`: 3,
 		} {
 			if v, ok := got[key]; !ok || v != want {
 				b.Errorf("%s is %v, want %v", key, v, want)

@@ -25,6 +25,8 @@ type Client struct {
 	// Timeout bounds one request, except a watch. Default DefaultTimeout.
 	Timeout time.Duration
 
+	requests *requests
+
 	core rest.Interface // v1
 	nfd  rest.Interface // nfd.k8s-sigs.io/v1alpha1
 }
@@ -41,11 +43,12 @@ func NewClient(config *rest.Config) (*Client, error) {
 	if config.UserAgent == "" {
 		config.UserAgent = FieldManager
 	}
+	c := &Client{requests: &requests{counts: map[Request]uint64{}}}
+	config.Wrap(c.requests.wrap)
 	http, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{}
 	config.APIPath, config.GroupVersion = "/api", &schema.GroupVersion{Version: "v1"}
 	if c.core, err = rest.RESTClientForConfigAndClient(config, http); err != nil {
 		return nil, err

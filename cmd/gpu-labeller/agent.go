@@ -449,6 +449,9 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 	if f.agent.featureExpiry > 0 {
 		config.Resync = f.agent.featureExpiry / 4 // the file is renewed when half of it is over
 	}
+	if s.client != nil {
+		config.Requests = s.client.Requests
+	}
 	if s.client != nil && f.agent.nodeName != "" {
 		if s.nfd() {
 			config.ReadBack = func(ctx context.Context, set labels.Set) ([]string, error) {

@@ -152,7 +152,9 @@ func steady(t *testing.T, c *cluster.Cluster) {
 		args = append(args, "--root="+h.root, "--driver-root="+h.driver)
 	}
 	p := start(t, nil, *binary, args...)
-	scanned := func() float64 { return scrape(t, "http://127.0.0.1:"+port+"/metrics", "gpu_labeller_scans_total") }
+	metric := func(name string) float64 { return scrape(t, "http://127.0.0.1:"+port+"/metrics", name) }
+	scanned := func() float64 { return metric("gpu_labeller_scans_total") }
+	sent := func() float64 { return metric("rest_client_requests_total") }
 	waitFor(t, "labels", func() bool {
 		resp, err := http.Get("http://127.0.0.1:" + port + "/readyz")
 		if err == nil {
@@ -170,14 +172,15 @@ func steady(t *testing.T, c *cluster.Cluster) {
 	p.signal(syscall.SIGHUP)
 	waitFor(t, "a scan", func() bool { return scanned() > k })
 	time.Sleep(6 * time.Second)
-	before, n := api.requests(), scanned()
+	before, n, requests := api.requests(), scanned(), sent()
 	time.Sleep(2 * time.Second) // what the question for metrics costs
 	begin, cpu, children := time.Now(), p.cpu(), p.children()
 	time.Sleep(*idle)
 	hours := time.Since(begin).Hours()
 	own, asked := p.cpu()-cpu, p.children()-children
 	rate := own / time.Since(begin).Seconds()
-	k = scanned() - n
+	requests, k = sent()-requests, scanned()-n
+	t.Logf("| API requests of the agent, in %v | %v | | |", *idle, requests)
 	t.Logf("in %v: %v scans, %.1f ms of the agent, %.0f ms of its children", *idle, k, own*1e3, asked*1e3)
 	if k > 0 {
 		figure(t, "agent and children, CPU in an hour, as many scans as there were", "s", (own+asked)/hours, 0)
