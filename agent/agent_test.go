@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/internal/logbuf"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -251,7 +252,7 @@ func TestRestartChangesNothing(t *testing.T) {
 		}
 		b.after(90 * time.Second)
 		n := s.count()
-		b.logs.buf.Reset()
+		b.logs = &logbuf.Buffer{}
 		b.answers(func(ctx context.Context) nvml.Answer { // slow, but well
 			pause(ctx, 15*time.Second)
 			return nvml.Answer{Init: nvml.Success, DriverVersion: "580.95.05", CUDADriverVersion: 13000, GPUs: []nvml.GPU{gpu("0000:1f:00.0", "NVIDIA A100-SXM4-40GB")}}
@@ -561,7 +562,7 @@ func TestQuiet(t *testing.T) {
 		}, s)
 		b.after(time.Minute + 10*time.Second)
 		asked, published := b.asks(), s.count()
-		lines := b.logs.count("\n")
+		lines := b.logs.Count("\n")
 		b.after(1000 * time.Minute)
 		if n := b.asks() - asked; n < 950 || n > 1050 {
 			b.Errorf("NVML was asked %d times in 1000 intervals", n)
@@ -569,7 +570,7 @@ func TestQuiet(t *testing.T) {
 		if n := s.count() - published; n != 0 {
 			b.Errorf("the sink was called %d times", n)
 		}
-		if n := b.logs.count("\n") - lines; n != 0 {
+		if n := b.logs.Count("\n") - lines; n != 0 {
 			b.Errorf("%d lines were logged", n)
 		}
 		var least, most time.Duration = time.Hour, 0
@@ -758,7 +759,7 @@ func TestReload(t *testing.T) {
 		b.after(5 * time.Second)
 		b.want(s.set(), "!nvidia.com/mig-1g.5gb.count")
 
-		reloads := b.logs.count("configuration reloaded")
+		reloads := b.logs.Count("configuration reloaded")
 		a.Reload() // SIGHUP
 		b.after(5 * time.Second)
 		b.wantLog(reloads+1, "configuration reloaded")

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/discover/pci"
+	"github.com/gpu-labeller/gpu-labeller/internal/logbuf"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -298,35 +298,11 @@ func (s *watching) spoil() {
 	s.notify <- struct{}{}
 }
 
-// logs collects the log.
-type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logs) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
-func (l *logs) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.buf.String(), text)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
 // bench runs agents on a machine, in virtual time.
 type bench struct {
 	*testing.T
 	*machine
-	logs *logs
+	logs *logbuf.Buffer
 	stop func()
 }
 
@@ -336,7 +312,7 @@ func virtual(t *testing.T, m func(testing.TB) *machine, f func(*bench)) {
 	host := m(t)
 	synctest.Test(t, func(t *testing.T) {
 		host.t = t
-		b := &bench{T: t, machine: host, logs: &logs{}, stop: func() {}}
+		b := &bench{T: t, machine: host, logs: &logbuf.Buffer{}, stop: func() {}}
 		f(b)
 		b.stop()
 		if t.Failed() {
@@ -399,7 +375,7 @@ func (b *bench) want(set labels.Set, pairs ...string) {
 
 func (b *bench) wantLog(n int, text string) {
 	b.Helper()
-	if got := b.logs.count(text); got != n {
+	if got := b.logs.Count(text); got != n {
 		b.Errorf("%q is in the log %d times, want %d", text, got, n)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -22,6 +21,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/internal/cluster"
+	"github.com/gpu-labeller/gpu-labeller/internal/logbuf"
 	"github.com/gpu-labeller/gpu-labeller/internal/standin"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -73,21 +73,8 @@ func (m *machine) says(nvml string) {
 
 // process is the real command as a process of its own.
 type process struct {
+	logbuf.Buffer
 	cmd *exec.Cmd
-	mu  sync.Mutex
-	log bytes.Buffer
-}
-
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Write(b)
-}
-
-func (p *process) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.String()
 }
 
 func (p *process) stop(t *testing.T) {

@@ -230,7 +230,7 @@ func steadyGFD(t *testing.T, c *cluster.Cluster) {
 	p := start(t, env, *gfd, "--use-node-feature-api=true", "--sleep-interval=1s")
 	waitFor(t, "its object", func() bool { return strings.Contains(c.Kubectl("get", "nodefeatures", "-A"), "gfd") })
 	time.Sleep(10 * time.Second)
-	passes := func() float64 { return float64(p.log.count("Sleeping for")) }
+	passes := func() float64 { return float64(p.log.Count("Sleeping for")) }
 	before, cpu, n := api.requests(), p.cpu()+p.children(), passes()
 	time.Sleep(*idle)
 	k := passes() - n

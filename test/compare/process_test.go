@@ -10,26 +10,27 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/logbuf"
 )
 
 // process is a daemon that is measured from outside.
 type process struct {
 	t   *testing.T
 	cmd *exec.Cmd
-	log *log
+	log logbuf.Buffer
 }
 
 func start(t *testing.T, env []string, program string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(program, args...), log: &log{}}
+	p := &process{t: t, cmd: exec.Command(program, args...)}
 	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func start(t *testing.T, env []string, program string, args ...string) *process 
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		_ = p.cmd.Wait()
 		if t.Failed() {
-			t.Logf("%s:\n%s", program, p.log)
+			t.Logf("%s:\n%s", program, &p.log)
 		}
 	})
 	return p
@@ -142,28 +143,4 @@ func freePort(t *testing.T) string {
 	}
 	defer l.Close()
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-}
-
-// log is what a process says.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *log) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return bytes.Count(l.text.Bytes(), []byte(text))
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }

@@ -14,11 +14,11 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gpu-labeller/gpu-labeller/internal/logbuf"
 	"github.com/gpu-labeller/gpu-labeller/internal/standin"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
@@ -308,21 +308,8 @@ func (h *host) children() []int {
 
 // process is the command as a process.
 type process struct {
+	logbuf.Buffer
 	cmd *exec.Cmd
-	mu  sync.Mutex
-	log bytes.Buffer
-}
-
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Write(b)
-}
-
-func (p *process) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.String()
 }
 
 var listening = regexp.MustCompile(`serving /healthz, /readyz and /metrics" address=(\S+)`)
