@@ -302,33 +302,8 @@ func testNodeClearedRefused(t *testing.T, b *bench) {
 	n := &Node{Client: b.agent, Name: b.node}
 	mustPublish(t, n, full)
 	b.clear()
-	b.Apply(fmt.Sprintf(`
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata: {name: refusing}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-    - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [nodes]}
-  matchConditions:
-  - {name: this-node, expression: "object.metadata.name == '%s'"}
-  validations:
-  - {expression: "'nvidia.com/gpu.product' in object.metadata.labels && object.metadata.labels['nvidia.com/gpu.count'] == '8'", message: "no"}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata: {name: refusing}
-spec: {policyName: refusing, validationActions: [Deny]}
-`, b.node))
-	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		if _, err := b.TryKubectl("label", "node", b.node, "nvidia.com/gpu.product-", "--dry-run=server"); err != nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the policy is not in force")
-		}
-	}
+	probe := []string{"label", "node", b.node, "nvidia.com/gpu.product-", "--dry-run=server"}
+	b.Refuse("nodes", b.node, "'nvidia.com/gpu.product' in object.metadata.labels && object.metadata.labels['nvidia.com/gpu.count'] == '8'", probe...)
 	for range 2 {
 		err := n.Publish(t.Context(), less)
 		t.Log(err)
@@ -338,9 +313,9 @@ spec: {policyName: refusing, validationActions: [Deny]}
 		}
 		b.wantLabels(t, labels.Set{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.family": "ampere"})
 	}
-	b.Kubectl("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "refusing")
+	b.StopRefusing(b.node)
 	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		if _, err := b.TryKubectl("label", "node", b.node, "nvidia.com/gpu.product-", "--dry-run=server"); err == nil || time.Now().After(end) {
+		if _, err := b.TryKubectl(probe...); err == nil || time.Now().After(end) {
 			break
 		}
 	}

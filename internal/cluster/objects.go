@@ -142,6 +142,49 @@ func (c *Cluster) Apply(manifest string) {
 	}
 }
 
+// Refuse has a ValidatingAdmissionPolicy refuse updates of the object by anybody,
+// unless an expression in CEL is true of them, and waits until kubectl with the
+// arguments of probe, a dry run, is refused. A resource with a group has that in
+// front, as "nfd.k8s-sigs.io/v1alpha1/nodefeatures".
+func (c *Cluster) Refuse(resource, name, unless string, probe ...string) {
+	c.tb.Helper()
+	group, version, plural := "", "v1", resource
+	if parts := strings.Split(resource, "/"); len(parts) == 3 {
+		group, version, plural = parts[0], parts[1], parts[2]
+	}
+	c.Apply(fmt.Sprintf(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: %[1]q}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [%[2]q], apiVersions: [%[3]q], operations: [UPDATE], resources: [%[4]q]}
+  matchConditions:
+  - {name: this-object, expression: "object.metadata.name == '%[1]s'"}
+  validations:
+  - {expression: %[5]q, message: "refused by the test"}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: %[1]q}
+spec: {policyName: %[1]q, validationActions: [Deny]}
+`, name, group, version, plural, unless))
+	c.wait("policy", time.Minute, func(context.Context) error {
+		if _, err := c.TryKubectl(probe...); err == nil {
+			return errors.New("not in force")
+		}
+		return nil
+	})
+}
+
+// StopRefusing ends what Refuse began, within a moment.
+func (c *Cluster) StopRefusing(name string) {
+	c.tb.Helper()
+	c.Kubectl("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", name)
+}
+
 func (c *Cluster) kubectl(stdin io.Reader, args ...string) (string, error) {
 	cmd := exec.CommandContext(c.tb.Context(), filepath.Join(c.bin, "kubectl"), args...)
 	cmd.Env = append(cmd.Environ(), "KUBECONFIG="+c.Kubeconfig(), "HOME="+c.dir)

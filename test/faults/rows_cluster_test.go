@@ -163,42 +163,14 @@ func serverRows() []row {
 	return rows
 }
 
-const policy = `
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata: {name: %[1]q}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-    - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [nodes]}
-  matchConditions:
-  - {name: this-node, expression: "object.metadata.name == '%[1]s'"}
-  validations:
-  - {expression: %[2]q, message: "it is not yours to say"}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata: {name: %[1]q}
-spec: {policyName: %[1]q, validationActions: [Deny]}
-`
-
 // policy has the API server refuse changes of the Node by anybody, unless allowed
-// is true of them, and waits until it does.
+// is true of them.
 func (h *host) policy(allowed string) {
 	h.Helper()
-	h.w.cluster.Apply(fmt.Sprintf(policy, h.name, allowed))
-	h.until("the policy", time.Minute, func() bool {
-		_, err := h.w.cluster.TryKubectl("label", "node", h.name, "nvidia.com/gpu.product=x", "--overwrite", "--dry-run=server")
-		time.Sleep(200 * time.Millisecond)
-		return err != nil
-	})
+	h.w.cluster.Refuse("nodes", h.name, allowed, "label", "node", h.name, "nvidia.com/gpu.product=x", "--overwrite", "--dry-run=server")
 }
 
-func deletePolicy(h *host) {
-	h.kubectl("delete", "validatingadmissionpolicybinding", h.name)
-	h.kubectl("delete", "validatingadmissionpolicy", h.name)
-}
+func deletePolicy(h *host) { h.w.cluster.StopRefusing(h.name) }
 
 func (h *host) kubectl(args ...string) {
 	h.Helper()

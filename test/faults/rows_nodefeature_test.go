@@ -107,16 +107,12 @@ func nodeFeatureRows() []row {
 		{
 			area: faulty, name: "admission refuses a label", fault: "a ValidatingAdmissionPolicy refuses one of the labels, so the object stays as it is; it is deleted",
 			during: []step{{do: func(h *host) {
-				h.w.cluster.Apply(fmt.Sprintf(objectPolicy, h.name, h.objectName()))
-				h.until("the policy", time.Minute, func() bool {
-					_, err := h.w.cluster.TryKubectl("patch", "--namespace", h.namespace, "nodefeature", h.objectName(), "--type=merge", "--dry-run=server",
-						"--patch", `{"spec":{"labels":{"nvidia.com/gpu.memory":"81920"}}}`)
-					time.Sleep(200 * time.Millisecond)
-					return err != nil
-				})
+				h.w.cluster.Refuse("nfd.k8s-sigs.io/v1alpha1/nodefeatures", h.objectName(), "object.spec.labels['nvidia.com/gpu.memory'] != '81920'",
+					"patch", "--namespace", h.namespace, "nodefeature", h.objectName(), "--type=merge", "--dry-run=server",
+					"--patch", `{"spec":{"labels":{"nvidia.com/gpu.memory":"81920"}}}`)
 				newHardware(h)
 			}, says: "labels could not be published", want: want{of: all}}},
-			after: []step{{do: deletePolicy, want: want{of: other}}},
+			after: []step{{do: func(h *host) { h.w.cluster.StopRefusing(h.objectName()) }, want: want{of: other}}},
 		},
 		{
 			area: others, name: "object deleted", fault: "somebody deletes the object",
@@ -247,26 +243,6 @@ func nodeFeatureRows() []row {
 		after: whole(func(h *host) { h.w.installNFD(h.T) }),
 	})
 }
-
-const objectPolicy = `
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata: {name: %[1]q}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-    - {apiGroups: [nfd.k8s-sigs.io], apiVersions: [v1alpha1], operations: [UPDATE], resources: [nodefeatures]}
-  matchConditions:
-  - {name: this-object, expression: "object.metadata.name == '%[2]s'"}
-  validations:
-  - {expression: "object.spec.labels['nvidia.com/gpu.memory'] != '81920'", message: "not so much"}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata: {name: %[1]q}
-spec: {policyName: %[1]q, validationActions: [Deny]}
-`
 
 // daemonSet makes one with a pod for the Node, which nothing runs, and has the
 // agent be that pod. It returns its UID.
