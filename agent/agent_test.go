@@ -425,12 +425,13 @@ func TestSysUnreadable(t *testing.T) {
 			}
 		}
 		b.wantLog(1, "is /sys mounted")
+		b.wantLog(1, "what is published stays as it is")
 		if wrong := a.unhealthy(); wrong != "" {
 			b.Error(wrong)
 		}
 		b.check(os.Rename(b.path("away"), b.path("sys")))
 		b.after(2 * time.Minute)
-		b.wantLog(2, "no longer: ") // PCI's, and the fingerprint's
+		b.wantLog(3, "no longer: ") // PCI's, the fingerprint's, and that labels stay
 	})
 }
 

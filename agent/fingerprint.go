@@ -221,10 +221,14 @@ func (f *Fingerprinter) Watched() Watched {
 	w.Often.file(f.root.Path("proc/driver/nvidia/version"))
 	f.watchMIG(&w.Often, capabilitiesPath, 0)
 	w.Seldom.folder(f.root.Path(devicesPath))
+	w.Rarely.file(f.root.Path("sys/module/nvidia/version"))
 	for _, name := range slices.Sorted(maps.Keys(f.functions)) {
 		known := f.functions[name]
 		if known.watched {
 			w.Seldom.link(f.root.Path(devicesPath, known.driver))
+		}
+		if known.nvidia {
+			w.Rarely.function(f.root.Path(devicesPath, name))
 		}
 		if known.amd {
 			w.Often.file(f.root.Path(devicesPath, known.compute))

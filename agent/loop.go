@@ -292,8 +292,8 @@ func (l *loop) looked(k look) {
 	}
 	problems := append(k.inv.Problems[:len(k.inv.Problems):len(k.inv.Problems)], l.ownProblems()...)
 	if k.err != nil {
-		// Nothing is known of the bus, so all stays as it is.
-		l.report(problems)
+		// Nothing is known of the bus.
+		l.report(append(problems, discover.Problem{Source: "scan", Text: "the PCI bus cannot be read: what is published stays as it is"}))
 		l.metrics.held.set(1)
 		l.scanAfter(false, true)
 		return

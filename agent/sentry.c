@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,20 +18,45 @@ static uint64_t mix(uint64_t sum, const void *bytes, long n) {
 	return sum;
 }
 
-static uint64_t mix_error(uint64_t sum, int error) {
-	return mix(sum, &error, sizeof error);
+static uint64_t mix_number(uint64_t sum, int number) {
+	return mix(sum, &number, sizeof number);
+}
+
+// begin reads the beginning of a file in a folder, and gives the number of bytes.
+static long begin(const char *folder, const char *name, void *bytes, size_t size) {
+	char path[PATH_MAX];
+	if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
+		return -1;
+	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0)
+		return -1;
+	long n = read(fd, bytes, size);
+	close(fd);
+	return n;
+}
+
+// lost is Fingerprinter.lost.
+static int lost(const char *function) {
+	char status[16] = {0};
+	uint32_t ids;
+	begin(function, "power/runtime_status", status, sizeof status - 1);
+	if (strncmp(status, "suspend", strlen("suspend")) == 0)
+		return 0;
+	return begin(function, "config", &ids, sizeof ids) == sizeof ids && ids == UINT32_MAX;
 }
 
 static uint64_t look(uint64_t sum, char kind, const char *path) {
 	char text[4096] = {0}; // a listing has gaps, which are left as they were
+	if (kind == sentry_function)
+		return mix_number(sum, lost(path));
 	if (kind == sentry_link) {
 		long n = readlink(path, text, sizeof text);
-		return n < 0 ? mix_error(sum, errno) : mix_error(mix(sum, text, n), 0);
+		return n < 0 ? mix_number(sum, errno) : mix_number(mix(sum, text, n), 0);
 	}
 	// O_NONBLOCK: opening a FIFO must not wait for a writer.
 	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY | (kind == sentry_folder ? O_DIRECTORY : 0));
 	if (fd < 0)
-		return mix_error(sum, errno);
+		return mix_number(sum, errno);
 	int error = 0;
 	for (long total = 0; total < limit;) {
 		// A listing has the inodes beside the names: what was remade has another.
@@ -45,35 +71,30 @@ static uint64_t look(uint64_t sum, char kind, const char *path) {
 			break; // there was room for more: to ask again would cost as much
 	}
 	close(fd);
-	return mix_error(sum, error);
+	return mix_number(sum, error);
 }
 
-uint64_t sentry_look(const char *list, long length) {
+uint64_t sentry_look(const char *entries, long length) {
 	uint64_t sum = 0xcbf29ce484222325;
-	for (const char *entry = list; entry < list + length; entry += strlen(entry) + 1)
+	for (const char *entry = entries; entry < entries + length; entry += strlen(entry) + 1)
 		sum = look(sum, entry[0], entry + 1);
 	return sum;
 }
 
-int sentry_wait(const char *often, long often_length, uint64_t often_sum,
-                const char *seldom, long seldom_length, uint64_t seldom_sum,
-                int every, long period_ms, int stop) {
+int sentry_wait(const struct sentry_list *lists, int n, long period_ms, int stop) {
 	struct timespec period = {period_ms / 1000, period_ms % 1000 * 1000000};
 	struct pollfd stopped = {stop, POLLIN, 0};
-	for (int turn = 1;;) {
-		int n = ppoll(&stopped, 1, &period, NULL);
-		if (n > 0)
+	for (unsigned turn = 1;;) {
+		int ready = ppoll(&stopped, 1, &period, NULL);
+		if (ready > 0)
 			return 0;
-		if (n < 0 && errno != EINTR)
+		if (ready < 0 && errno != EINTR)
 			return -errno;
-		if (n < 0)
+		if (ready < 0)
 			continue; // the runtime signals its threads
-		if (sentry_look(often, often_length) != often_sum)
-			return 1;
-		if (turn++ < every)
-			continue;
-		turn = 1;
-		if (sentry_look(seldom, seldom_length) != seldom_sum)
-			return 1;
+		for (int i = 0; i < n; i++)
+			if (turn % lists[i].every == 0 && sentry_look(lists[i].entries, lists[i].length) != lists[i].sum)
+				return 1;
+		turn++;
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 	"unsafe"
@@ -14,28 +15,53 @@ import (
 // #include "sentry.h"
 import "C"
 
-const (
-	// sentryRounds is how many looks at what changes without a uevent there are
-	// for one at all the rest.
-	sentryRounds = 5
-	// sentryFingerprint is the time between two fingerprints that nothing asked
-	// for, where there is a sentry.
-	sentryFingerprint = time.Minute
-)
+// sentryFingerprint is the time between two fingerprints that nothing asked for,
+// where there is a sentry.
+const sentryFingerprint = 5 * time.Minute
 
 // Watched are the files whose change may be a change of a fingerprint, as absolute
 // paths. It may miss some: a fingerprint is taken now and then whatever they do.
 type Watched struct {
-	Often  pathList // for which the kernel has no uevents
-	Seldom pathList
+	Often  pathList // for which the kernel has no uevents: with each look
+	Seldom pathList // with every 5th look
+	Rarely pathList // with every 30th
+}
+
+func (w Watched) equal(v Watched) bool {
+	return bytes.Equal(w.Often, v.Often) && bytes.Equal(w.Seldom, v.Seldom) && bytes.Equal(w.Rarely, v.Rarely)
+}
+
+// wait looks on until something changes, or stop can be read. It calls begun when
+// it has had its first look.
+func (w Watched) wait(period time.Duration, stop int, begun func()) error {
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	var lists []C.struct_sentry_list
+	for _, l := range []struct {
+		paths pathList
+		every int
+	}{{w.Often, 1}, {w.Seldom, 5}, {w.Rarely, 30}} {
+		if len(l.paths) == 0 {
+			continue
+		}
+		pinner.Pin(&l.paths[0])
+		entries, length := l.paths.c()
+		lists = append(lists, C.struct_sentry_list{entries: entries, length: length, sum: C.uint64_t(l.paths.sum()), every: C.int(l.every)})
+	}
+	begun()
+	if n := C.sentry_wait(unsafe.SliceData(lists), C.int(len(lists)), C.long(period.Milliseconds()), C.int(stop)); n < 0 {
+		return os.NewSyscallError("ppoll", unix.Errno(-n))
+	}
+	return nil
 }
 
 // pathList is what the thread reads: for each path its kind, the path, a NUL.
 type pathList []byte
 
-func (l *pathList) file(path string)   { l.add(C.sentry_file, path) }
-func (l *pathList) folder(path string) { l.add(C.sentry_folder, path) }
-func (l *pathList) link(path string)   { l.add(C.sentry_link, path) }
+func (l *pathList) file(path string)     { l.add(C.sentry_file, path) }
+func (l *pathList) folder(path string)   { l.add(C.sentry_folder, path) }
+func (l *pathList) link(path string)     { l.add(C.sentry_link, path) }
+func (l *pathList) function(path string) { l.add(C.sentry_function, path) }
 
 func (l *pathList) add(kind byte, path string) {
 	*l = append(append(append(*l, kind), path...), 0)
@@ -58,7 +84,7 @@ func (a *Agent) watch(ctx context.Context) {
 	a.sentry = s
 	go func() {
 		if err := s.run(ctx); ctx.Err() == nil {
-			a.log.Warn("changes are seen after a minute only: " + err.Error())
+			a.log.Warn("changes are seen after " + sentryFingerprint.String() + " only: " + err.Error())
 		}
 	}()
 }
@@ -90,7 +116,7 @@ func newSentry(period time.Duration, nudges chan<- struct{}) (*sentry, error) {
 // watch has it look at these files from now on. It does not wait, and is for one
 // goroutine at a time.
 func (s *sentry) watch(w Watched) {
-	if bytes.Equal(w.Often, s.last.Often) && bytes.Equal(w.Seldom, s.last.Seldom) {
+	if w.equal(s.last) {
 		return
 	}
 	s.last = w
@@ -133,16 +159,10 @@ func (s *sentry) run(ctx context.Context) error {
 		case w = <-s.lists:
 		default:
 		}
-		oftenSum, seldomSum := w.Often.sum(), w.Seldom.sum()
-		// What changed until now is in the next fingerprint, and what changes
-		// from now on is seen here.
-		signal(s.nudges)
-		often, oftenLength := w.Often.c()
-		seldom, seldomLength := w.Seldom.c()
-		n := C.sentry_wait(often, oftenLength, C.uint64_t(oftenSum), seldom, seldomLength, C.uint64_t(seldomSum),
-			sentryRounds, C.long(s.period.Milliseconds()), C.int(s.stop))
-		if n < 0 {
-			return os.NewSyscallError("ppoll", unix.Errno(-n))
+		// What changed until the nudge is in the next fingerprint, and what changes
+		// from then on is seen here.
+		if err := w.wait(s.period, s.stop, func() { signal(s.nudges) }); err != nil {
+			return err
 		}
 	}
 	return ctx.Err()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,10 +22,11 @@ func TestSentry(t *testing.T) {
 	m.function("0000:60:00.0", mi3, "amdgpu")
 	amd := "sys/bus/pci/devices/0000:60:00.0/"
 	m.write(amd+"current_compute_partition", "SPX\n")
+	lost := "sys/bus/pci/devices/0000:46:00.0/"
 	m.write(amd+"current_memory_partition", "NPS1\n")
 	f := NewFingerprinter(hostfs.Root(m.root))
 	nudges := make(chan struct{}, 1)
-	s, err := newSentry(5*time.Millisecond, nudges)
+	s, err := newSentry(2*time.Millisecond, nudges)
 	m.check(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -73,6 +75,9 @@ func TestSentry(t *testing.T) {
 		{"a GPU instance comes", func() { m.mkdir("proc/driver/nvidia/capabilities/gpu0/mig/gi1") }},
 		{"a compute instance comes", func() { m.mkdir("proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0") }},
 		{"a compute instance goes", func() { m.remove("proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0") }},
+		{"the module is another", func() { m.write("sys/module/nvidia/version", "590.1.4\n") }},
+		{"a GPU falls off the bus", func() { m.write(lost+"config", strings.Repeat("\xff", 64)) }},
+		{"it sleeps", func() { m.write(lost+"power/runtime_status", "suspended\n") }},
 		{"AMD's partitions change", func() { m.write(amd+"current_compute_partition", "DPX\n") }},
 		{"AMD's memory partitions change", func() { m.write(amd+"current_memory_partition", "NPS4\n") }},
 		{"a GPU goes to a guest", func() {
@@ -145,8 +150,8 @@ func TestSentryOddFiles(t *testing.T) {
 	}
 }
 
-// With a sentry the Go runtime sleeps: one fingerprint a minute, and one for a
-// change.
+// With a sentry the Go runtime sleeps: a fingerprint now and then, and one
+// for a change.
 func TestAgentWithSentry(t *testing.T) {
 	m := oneA100(t)
 	s := &telling{sink{name: "s"}}

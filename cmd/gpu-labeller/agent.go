@@ -498,7 +498,11 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 			}
 		}
 	}()
-	log.Info("labelling", "sinks", strings.Join(s.names, ","), "node", f.agent.nodeName, "version", config.Version)
+	where := []any{"sinks", strings.Join(s.names, ",")}
+	if f.agent.nodeName != "" {
+		where = append(where, "node", f.agent.nodeName)
+	}
+	log.Info("labelling", append(where, "version", config.Version)...)
 	a.Run(ctx)
 	return nil
 }
