@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -80,7 +81,7 @@ seen two seconds later.`,
 	fs.SortFlags = false
 	fs.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "the Node to clean up (default $NODE_NAME)")
 	fs.BoolVar(&f.allNodes, "all-nodes", false, "clean up every Node of the cluster")
-	fs.BoolVar(&f.dryRun, "dry-run", false, "say what would be withdrawn, and change nothing")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "say what would be withdrawn, of one Node each label, and change nothing")
 	fs.BoolVar(&f.force, "force-conflicts", false, "remove labels under keys of ours, too, that other field managers set, but NFD's")
 	fs.StringSliceVar(&f.sinks, "sink", nil, "where to look: node, node-feature, feature-file; several are allowed (default all that can be reached)")
 	fs.StringVar(&f.taint, "taint", "", "take away this taint, whoever set it; `KEY=VALUE:EFFECT`, "+defaultTaint+" without a value")
@@ -150,7 +151,7 @@ func (f *cleanupFlags) wants(sink string) bool {
 // run goes on after an error, for what is left on one Node is no reason to leave
 // it on the next.
 func (f *cleanupFlags) run(ctx context.Context, out io.Writer) error {
-	c := cleaner{dryRun: f.dryRun, out: out}
+	c := cleaner{dryRun: f.dryRun, list: !f.allNodes, out: out}
 	var errs []error
 	if f.nodeName == "" && !f.allNodes {
 		if err := c.withdraw(ctx, &publish.FeatureFile{Path: f.featureFile}); err != nil {
@@ -312,6 +313,7 @@ func (f *cleanupFlags) nodeFeatures(ctx context.Context, client *publish.Client)
 // cleaner withdraws what sinks hold, and says what that was.
 type cleaner struct {
 	dryRun bool
+	list   bool // with dryRun, each label
 	out    io.Writer
 	found  int             // sinks that held something
 	had    []*publish.Node // from which labels were withdrawn
@@ -362,6 +364,11 @@ func (c *cleaner) withdraw(ctx context.Context, sink interface {
 		c.had = append(c.had, n)
 	}
 	fmt.Fprintf(c.out, "%v: %s %s\n", sink, strings.Join(what, " and "), done)
+	if c.dryRun && c.list {
+		for _, key := range slices.Sorted(maps.Keys(set)) {
+			fmt.Fprintf(c.out, "  %s=%s\n", key, set[key])
+		}
+	}
 	c.found++
 	return nil
 }

@@ -448,6 +448,7 @@ func taint(t *testing.T, c *cluster.Cluster) {
 	const both = `Node "node-d": 40 labels and the taint ` + ours
 	cleanup(both+" would be withdrawn\n", "--all-nodes", "--dry-run")
 	cleanup(both+" would be withdrawn\n", "--node-name=node-d", "--dry-run")
+	cleanup("\n  nvidia.com/gpu.product=NVIDIA-H200\n", "--node-name=node-d", "--dry-run")
 	taints(other + " " + ours)
 	eventually(t, c, "node-d", "nvidia.com/gpu.product", "NVIDIA-H200")
 	cleanup(both+" withdrawn\n", "--all-nodes")
