@@ -77,6 +77,12 @@ func (c *Cluster) Suggest(ctx context.Context, node *corev1.Node, vendor Vendor,
 	if err := c.suggestClaim(ctx, &s, node, vendor, n); err != nil {
 		return s, err
 	}
+	if s.Selector == nil && s.Affinity == nil && s.Claim == nil {
+		s.Warnings = append(s.Warnings, "no label tells of the node's GPUs, so the pod may go to any node with the resource: does gpu-labeller run there?")
+	}
+	if !c.anyTakesPods(append([]string{node.Name}, s.AlsoOn...)) {
+		s.Warnings = append(s.Warnings, "each node with such GPUs is cordoned or not ready: until one is not, the pod stays pending")
+	}
 	if s.Limits == nil && s.Claim == nil {
 		// A pod without a limit would be there, and have no GPU.
 		name := usualResource[vendor]
@@ -92,6 +98,14 @@ func (c *Cluster) Suggest(ctx context.Context, node *corev1.Node, vendor Vendor,
 // usualResource is what the vendor's device plugin offers whole GPUs as. Intel's
 // names them by the kernel driver, i915 or xe.
 var usualResource = map[Vendor]string{NVIDIA: "nvidia.com/gpu", AMD: "amd.com/gpu", Intel: "gpu.intel.com/i915"}
+
+// anyTakesPods tells whether one of these Nodes is ready and not cordoned. A Node
+// without conditions was read from a file, or nobody has reported on it yet.
+func (c *Cluster) anyTakesPods(nodes []string) bool {
+	return slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool {
+		return slices.Contains(nodes, n.Name) && !n.Spec.Unschedulable && (ready(n) || len(n.Status.Conditions) == 0)
+	})
+}
 
 // most is the Node of these that offers most of a resource, and how much.
 func (c *Cluster) most(name corev1.ResourceName, nodes []string) (n int64, on string) {

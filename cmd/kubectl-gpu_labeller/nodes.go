@@ -178,17 +178,23 @@ func stateColour(text string) string {
 	return colour
 }
 
-// nodeNotes says what the table does not: GPUs that nobody can ask for, and which
-// columns had no room.
+// nodeNotes says what the table does not: GPUs that nobody can ask for, or select,
+// and which columns had no room.
 func nodeNotes(all []fleet.GPUs, columns []column, whole bool) []string {
-	var notes, names []string
+	var notes, names, unlabelled []string
 	for _, g := range all {
+		if g.Product == "" && g.Count == 0 && slices.ContainsFunc(g.Offers, func(o fleet.Offer) bool { return !o.DRA }) {
+			unlabelled = append(unlabelled, cli.Printable(g.Node))
+		}
 		if len(g.Offers) == 0 && g.Count > 0 && (g.State == "" || g.State == "ok" || g.State == "degraded") {
 			names = append(names, cli.Printable(g.Node))
 		}
 	}
 	if len(names) > 0 {
 		notes = append(notes, fmt.Sprintf("No pod can ask for the GPUs of %s: does a device plugin or a DRA driver run there?", few(names)))
+	}
+	if len(unlabelled) > 0 {
+		notes = append(notes, fmt.Sprintf("No label tells of the GPUs of %s: does gpu-labeller run there?", few(unlabelled)))
 	}
 	var left []string
 	for _, c := range nodeColumns {

@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limit has two threads at most run Go code at a time, unless $GOMAXPROCS says
-// otherwise. An agent has little to do, and the runtime keeps memory for each
-// processor of a host that may have hundreds, and wakes threads for them.
+// Limit has one thread at a time run Go code, unless $GOMAXPROCS says otherwise.
+// An agent has little to do, and the runtime keeps memory for each processor of a
+// host that may have hundreds; already for a second one it wakes a thread with
+// each event, which finds nothing to do and costs as much as the event.
 func Limit() {
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0)))
+		runtime.GOMAXPROCS(1)
 	}
 }
 
