@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
@@ -16,14 +15,6 @@ import (
 var release string
 
 func main() {
-	// The probe's process does not pay for commands and flags.
-	if len(os.Args) > 1 && os.Args[1] == nvml.ChildCommand {
-		driverRoot := ""
-		if len(os.Args) > 2 {
-			driverRoot = os.Args[2]
-		}
-		os.Exit(nvml.RunChild(driverRoot))
-	}
 	if isGFD(os.Args[0]) {
 		os.Exit(runGFD(os.Args[1:], os.Stdout, os.Stderr))
 	}

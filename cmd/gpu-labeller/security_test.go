@@ -61,7 +61,7 @@ func TestStartsNothingElse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := bytes.Count(text, []byte("exec.Command(")); n != 1 || !bytes.Contains(text, []byte("exec.Command(executable, ChildCommand")) {
+		if n := bytes.Count(text, []byte("exec.Command(")); n != 1 || !bytes.Contains(text, []byte("exec.Command(executable, childCommand")) {
 			t.Errorf("%s starts %d programs, want itself alone", file, n)
 		}
 	}

@@ -7,7 +7,7 @@
 // fields, as of nvml.h 13.
 package nvml
 
-import "github.com/gpu-labeller/gpu-labeller/discover/pci"
+import "github.com/gpu-labeller/gpu-labeller/discover/pci/address"
 
 // Answer is all that came of asking NVML once. Where a call failed, the field
 // stays zero and Errors holds the call's code under the field's name.
@@ -81,7 +81,7 @@ type GPU struct {
 	UUID string `json:"uuid,omitempty"` // nvmlDeviceGetUUID; never published
 	// PCIAddress is from nvmlDeviceGetPciInfo_v3; nil for a GPU that is not on
 	// a PCI bus.
-	PCIAddress *pci.Address `json:"pci_address,omitempty"`
+	PCIAddress *address.Address `json:"pci_address,omitempty"`
 
 	MemoryBytes       uint64             `json:"memory_bytes,omitempty"`       // nvmlDeviceGetMemoryInfo, total
 	ComputeCapability *ComputeCapability `json:"compute_capability,omitempty"` // nvmlDeviceGetCudaComputeCapability

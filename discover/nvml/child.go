@@ -19,10 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ChildCommand is the hidden first argument that makes the binary a probe.
-const ChildCommand = "nvml-probe"
-
 const (
+	// childCommand is the first argument of the child process, childVariable a
+	// mark in its environment.
+	childCommand  = "nvml-probe"
+	childVariable = "GPU_LABELLER_NVML_CHILD"
 	// maxAnswer bounds what is read from the child. 16 GPUs of 7 MIG devices
 	// each are 60 kB.
 	maxAnswer = 4 << 20
@@ -33,10 +34,19 @@ const (
 	reapTime = 2 * time.Second
 )
 
-// RunChild is the whole of the child process: it finds the library (see
+// A program that imports this package is its own child process. That ends here,
+// before main and before most other packages initialise: those are sorted by
+// path, once what they import is done, and half of the child's time would go to
+// client-go and what else it never uses. TestChildInitialisesLittle says what must not.
+func init() {
+	if len(os.Args) == 3 && os.Args[1] == childCommand && os.Getenv(childVariable) != "" {
+		os.Exit(runChild(os.Args[2]))
+	}
+}
+
+// runChild is the whole of the child process: it finds the library (see
 // Prober.DriverRoot), asks it, and writes the answer to standard output as JSON.
-// The caller exits with the code returned.
-func RunChild(driverRoot string) int {
+func runChild(driverRoot string) int {
 	debug.SetGCPercent(-1) // the process is over before a collection would pay
 	// Pdeathsig is lost when the program file has capabilities of its own.
 	runtime.LockOSThread()
@@ -64,7 +74,8 @@ func RunChild(driverRoot string) int {
 // Prober asks NVML in a child process. Its zero value runs this binary and lets
 // the loader find the library. Calls of Ask must not overlap.
 type Prober struct {
-	// Executable is the binary to run with ChildCommand; empty means this one.
+	// Executable is the binary to run, which must import this package; empty means
+	// this one.
 	Executable string
 	// DriverRoot is the folder below which the library is looked for. Empty
 	// means: by the loader, then in the usual folders of this host.
@@ -166,10 +177,6 @@ func failed(kind FailureKind, format string, args ...any) Answer {
 	return Answer{Failure: &Failure{Kind: kind, Text: fmt.Sprintf(format, args...)}}
 }
 
-// childVariable marks the child's environment: a program that does not know
-// ChildCommand, as a test binary may not, must not start itself for ever.
-const childVariable = "GPU_LABELLER_NVML_CHILD"
-
 // childEnvironment is all that the child is told: where the loader looks. What the
 // environment says of the cluster is none of the library's business.
 func childEnvironment() []string {
@@ -181,9 +188,6 @@ func childEnvironment() []string {
 }
 
 func (p *Prober) start() (*child, error) {
-	if os.Getenv(childVariable) != "" {
-		return nil, errors.New("this is one, and its program does not know the command " + ChildCommand)
-	}
 	executable := p.Executable
 	if executable == "" {
 		executable = "/proc/self/exe"
@@ -198,7 +202,7 @@ func (p *Prober) start() (*child, error) {
 		w.Close()
 		return nil, err
 	}
-	cmd := exec.Command(executable, ChildCommand, p.DriverRoot)
+	cmd := exec.Command(executable, childCommand, p.DriverRoot)
 	cmd.Args[0] = "gpu-labeller-nvml"
 	cmd.Stdout, cmd.Stderr = w, stderrEnd
 	cmd.Env = childEnvironment()

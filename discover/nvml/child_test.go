@@ -12,17 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpu-labeller/gpu-labeller/discover/pci"
+	"github.com/gpu-labeller/gpu-labeller/discover/pci/address"
 	"github.com/gpu-labeller/gpu-labeller/internal/standin"
 )
-
-// TestMain lets the test binary be the child, as the real one is.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == ChildCommand {
-		os.Exit(RunChild(os.Args[2]))
-	}
-	os.Exit(m.Run())
-}
 
 const twoA100 = `
 driver 550.107.02
@@ -56,7 +48,7 @@ func TestAsk(t *testing.T) {
 	if g.Name != "NVIDIA A100-SXM4-40GB" || g.MemoryBytes != 40960<<20 || *g.ComputeCapability != (ComputeCapability{8, 0}) {
 		t.Errorf("GPU 0: %+v", g)
 	}
-	if want := (pci.Address{Bus: 0x10}); *g.PCIAddress != want {
+	if want := (address.Address{Bus: 0x10}); *g.PCIAddress != want {
 		t.Errorf("address %v, want %v", g.PCIAddress, want)
 	}
 	if g.Architecture != "ampere" || !g.MIG.Enabled || a.GPUs[1].MIG.Enabled {
@@ -313,16 +305,6 @@ func TestHelpersEndWithAHungChild(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	t.Errorf("the helper is still there: %s", stat)
-}
-
-// A program that does not know the child's command must not start itself for
-// ever.
-func TestChildDoesNotStartChildren(t *testing.T) {
-	t.Setenv(childVariable, "1")
-	p := Prober{}
-	if a := p.Ask(context.Background()); a.Failure == nil || !strings.Contains(a.Failure.Text, "does not know the command") {
-		t.Errorf("failure %+v", a.Failure)
-	}
 }
 
 // NVIDIA's code learns nothing of the cluster from the child's environment.

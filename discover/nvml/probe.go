@@ -6,7 +6,7 @@ import (
 	"github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/gpu-labeller/gpu-labeller/discover/pci"
+	"github.com/gpu-labeller/gpu-labeller/discover/pci/address"
 	"github.com/gpu-labeller/gpu-labeller/internal/footprint"
 )
 
@@ -82,7 +82,7 @@ func ask[T any](p *prober, errors *Errors, field, symbol string, call func() (T,
 func (p *prober) gpu(g *GPU, h nvml.Device) {
 	g.Name = ask(p, &g.Errors, "name", "nvmlDeviceGetName", h.GetName)
 	g.UUID = ask(p, &g.Errors, "uuid", "nvmlDeviceGetUUID", h.GetUUID)
-	g.PCIAddress = ask(p, &g.Errors, "pci_address", "", func() (*pci.Address, nvml.Return) {
+	g.PCIAddress = ask(p, &g.Errors, "pci_address", "", func() (*address.Address, nvml.Return) {
 		info, ret := h.GetPciInfo()
 		if ret != nvml.SUCCESS {
 			return nil, ret
@@ -116,7 +116,7 @@ func (p *prober) gpu(g *GPU, h nvml.Device) {
 	}
 }
 
-func pciAddress(info nvml.PciInfo) *pci.Address {
+func pciAddress(info nvml.PciInfo) *address.Address {
 	var text []byte
 	for _, c := range info.BusId {
 		if c == 0 {
@@ -124,13 +124,13 @@ func pciAddress(info nvml.PciInfo) *pci.Address {
 		}
 		text = append(text, byte(c))
 	}
-	if a, err := pci.ParseAddress(string(text)); err == nil {
+	if a, err := address.Parse(string(text)); err == nil {
 		return &a
 	}
 	if info.Domain == 0 && info.Bus == 0 && info.Device == 0 {
 		return nil // a GPU that is not on a PCI bus
 	}
-	return &pci.Address{Domain: info.Domain, Bus: uint8(info.Bus), Device: uint8(info.Device)}
+	return &address.Address{Domain: info.Domain, Bus: uint8(info.Bus), Device: uint8(info.Device)}
 }
 
 func (p *prober) fabric(g *GPU, h nvml.Device) *Fabric {

@@ -1,4 +1,4 @@
-package pci
+package address
 
 import (
 	"cmp"
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestParseAddress(t *testing.T) {
+func TestParse(t *testing.T) {
 	tests := []struct {
 		text string
 		want Address
@@ -21,7 +21,7 @@ func TestParseAddress(t *testing.T) {
 		{"ffffffff:ff:1f.7", Address{0xffffffff, 0xff, 0x1f, 7}, "ffffffff:ff:1f.7"},
 	}
 	for _, tt := range tests {
-		got, err := ParseAddress(tt.text)
+		got, err := Parse(tt.text)
 		if err != nil || got != tt.want || got.String() != tt.form {
 			t.Errorf("%q: got %+v, %q, %v", tt.text, got, got, err)
 		}
@@ -31,7 +31,7 @@ func TestParseAddress(t *testing.T) {
 		"000:1b:00.0", "123456789:1b:00.0", "0000:1b:00.0 ", "0000:1b:00.0\n", "0x00:1b:00.0", "+000:1b:00.0",
 		"0_00:1b:00.0", "000g:1b:00.0", "0000:1b:00.0:", "0000:1b:00:0", "0000.1b.00.0",
 	} {
-		if got, err := ParseAddress(text); err == nil {
+		if got, err := Parse(text); err == nil {
 			t.Errorf("%q: got %v, want an error", text, got)
 		}
 	}
@@ -41,7 +41,14 @@ func TestAddressOrder(t *testing.T) {
 	want := []string{"0000:0a:00.0", "0000:0a:00.1", "0000:0a:01.0", "0000:9f:00.0", "0001:00:00.0", "10000:00:00.0", "ffff0:00:00.0"}
 	got := slices.Clone(want)
 	slices.Reverse(got)
-	slices.SortFunc(got, func(a, b string) int { return mustAddress(a).Compare(mustAddress(b)) })
+	slices.SortFunc(got, func(a, b string) int {
+		first, err1 := Parse(a)
+		second, err2 := Parse(b)
+		if err := cmp.Or(err1, err2); err != nil {
+			t.Error(err)
+		}
+		return first.Compare(second)
+	})
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v", got)
 	}
@@ -61,12 +68,12 @@ func TestAddressJSON(t *testing.T) {
 	}
 }
 
-func FuzzParseAddress(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, text := range []string{"0000:1b:00.0", "00000000:1B:00.0", "c05b4:00:00.0", "ffffffff:ff:1f.7", "", ":", "::.", "0000:1b:20.8"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		a, err := ParseAddress(text)
+		a, err := Parse(text)
 		if err != nil {
 			if a != (Address{}) {
 				t.Errorf("%q: %v with error %v", text, a, err)
@@ -76,7 +83,7 @@ func FuzzParseAddress(f *testing.F) {
 		if a.Device > 0x1f || a.Function > 7 {
 			t.Errorf("%q: got %+v", text, a)
 		}
-		again, err := ParseAddress(a.String())
+		again, err := Parse(a.String())
 		if err != nil || cmp.Or(a.Compare(again), again.Compare(a)) != 0 || again != a {
 			t.Errorf("%q: %v, and again %v, %v", text, a, again, err)
 		}
