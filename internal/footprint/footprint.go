@@ -37,6 +37,9 @@ func Trim() error {
 	}
 	var errs []error
 	for _, m := range pages {
+		// Where the page cache has the file in huge pages, one fault would map 2 MB.
+		// A kernel that has no such pages refuses.
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_NOHUGEPAGE)
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED); errno != 0 {
 			errs = append(errs, errno)
 		}
