@@ -84,7 +84,7 @@ type Config struct {
 	Idle func()
 
 	// Sentry has a thread of its own look every Poll, and a fingerprint taken when
-	// that sees a change, and every minute. Otherwise one is taken every Poll.
+	// that sees a change, and every five minutes. Otherwise one is taken every Poll.
 	Sentry bool
 	// Uevents makes the kernel's announcements a reason for a fingerprint, where
 	// they can be received.

@@ -51,9 +51,9 @@ func (f Fingerprint) diff(g Fingerprint) string {
 // its link from then on: sysfs has a new one for each device that is added, also
 // at the same address (kernfs, Linux 3.14 and newer).
 //
-// In a pod of NVIDIA's older container runtime, /proc/driver/nvidia is a copy
-// made when the container started. Then MIG layouts go unseen, unless the host's
-// /proc is mounted and read; drivers are seen in /sys/module all the same.
+// In a pod of NVIDIA's container runtime in its legacy mode, /proc/driver/nvidia is
+// a copy made when the container started. Then MIG layouts go unseen; drivers are
+// seen in /sys/module all the same.
 type Fingerprinter struct {
 	root      hostfs.Root
 	seed      maphash.Seed
@@ -70,6 +70,8 @@ type function struct {
 	watched bool
 	amd     bool
 	nvidia  bool
+	virtual bool // of SR-IOV: there may be hundreds
+	guest   bool // bound to vfio-pci
 	ids     string
 	// Paths below the folder of devices.
 	driver, compute, memory, power, config string
@@ -81,6 +83,13 @@ func NewFingerprinter(root hostfs.Root) *Fingerprinter {
 		root = "/"
 	}
 	return &Fingerprinter{root: root, seed: maphash.MakeSeed(), functions: map[string]*function{}}
+}
+
+// driverCopied tells whether a host's /proc/driver/nvidia is such a copy: a file
+// system of its own, mounted over the kernel's.
+func driverCopied(root hostfs.Root) bool {
+	var proc, driver unix.Stat_t
+	return unix.Stat(root.Path("proc"), &proc) == nil && unix.Stat(root.Path("proc/driver/nvidia"), &driver) == nil && proc.Dev != driver.Dev
 }
 
 const (
@@ -149,6 +158,10 @@ func (f *Fingerprinter) identify(dir int, name string, inode uint64) *function {
 	if known.watched {
 		known.driver = name + "/driver"
 	}
+	if known.watched {
+		_, err := unix.Readlinkat(dir, name+"/physfn", f.text[:])
+		known.virtual = err == nil
+	}
 	if known.watched && vendor == "0x10de" {
 		known.nvidia = true
 		known.power = name + "/power/runtime_status"
@@ -181,11 +194,14 @@ func (f *Fingerprinter) watch(p *Fingerprint, dir int, name string, known *funct
 	binary.LittleEndian.PutUint64(inode[:], known.inode)
 	h.Write(inode[:])
 	h.WriteString(known.ids)
+	known.guest = false
 	if n, err := unix.Readlinkat(dir, known.driver, f.text[:]); err == nil {
 		driver := f.text[:n]
-		h.Write(driver[bytes.LastIndexByte(driver, '/')+1:])
+		driver = driver[bytes.LastIndexByte(driver, '/')+1:]
+		known.guest = string(driver) == "vfio-pci"
+		h.Write(driver)
 	}
-	if known.nvidia && f.lost(dir, known) {
+	if known.answers() && f.lost(dir, known) {
 		h.WriteByte(1)
 	}
 	p.PCI += h.Sum64()
@@ -198,6 +214,9 @@ func (f *Fingerprinter) watch(p *Fingerprint, dir int, name string, known *funct
 		p.Partition += h.Sum64()
 	}
 }
+
+// answers tells what NVIDIA's driver of this host should have an answer from.
+func (known *function) answers() bool { return known.nvidia && !known.virtual && !known.guest }
 
 // lost tells a function that has fallen off the bus: what is read of it is all
 // ones, since PCI has no other answer for want of one. One that sleeps is not
@@ -224,10 +243,13 @@ func (f *Fingerprinter) Watched() Watched {
 	w.Rarely.file(f.root.Path("sys/module/nvidia/version"))
 	for _, name := range slices.Sorted(maps.Keys(f.functions)) {
 		known := f.functions[name]
-		if known.watched {
+		switch {
+		case known.virtual:
+			w.Rarely.link(f.root.Path(devicesPath, known.driver))
+		case known.watched:
 			w.Seldom.link(f.root.Path(devicesPath, known.driver))
 		}
-		if known.nvidia {
+		if known.answers() {
 			w.Rarely.function(f.root.Path(devicesPath, name))
 		}
 		if known.amd {

@@ -24,7 +24,7 @@ type hold struct {
 	gone     map[pci.Address]time.Time
 	removed  map[pci.Address]time.Time // devices that two scans have seen gone
 	noGPU    time.Time                 // since when NVML has listed no GPU, where it had some that are not on PCI
-	ignored  []pci.Function
+	ignored  map[hardware]bool
 }
 
 // merged is an inventory that was completed.
@@ -129,6 +129,8 @@ func (h *hold) keepGone(inv, last *discover.Inventory, now time.Time) (unsettled
 		present[inv.Functions[i].Address] = true
 	}
 	seen := map[pci.Address]time.Time{}
+	kept := map[pci.Address]bool{}
+	was := gpusByAddress(last)
 	for i := range last.Functions {
 		f := &last.Functions[i]
 		if present[f.Address] {
@@ -147,16 +149,15 @@ func (h *hold) keepGone(inv, last *discover.Inventory, now time.Time) (unsettled
 			unsettled = true
 		}
 		inv.Functions = append(inv.Functions, *f)
-		// NVML may have seen the GPU while sysfs did not.
-		inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g discover.GPU) bool {
-			return g.Function == nil && g.NVML != nil && g.NVML.PCIAddress != nil && *g.NVML.PCIAddress == f.Address
-		})
-		for _, g := range last.GPUs {
-			if g.Function != nil && g.Function.Address == f.Address {
-				inv.GPUs = append(inv.GPUs, g)
-			}
+		kept[f.Address] = true
+		if g := was[f.Address]; g != nil {
+			inv.GPUs = append(inv.GPUs, *g)
 		}
 	}
+	// NVML may have seen a GPU while sysfs did not.
+	inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g discover.GPU) bool {
+		return g.Function == nil && g.NVML != nil && g.NVML.PCIAddress != nil && kept[*g.NVML.PCIAddress]
+	})
 	h.gone = seen
 	return unsettled
 }
@@ -202,12 +203,12 @@ func (h *hold) keepOffBus(inv, last *discover.Inventory, k look, silent *bool) (
 // Without NVML having been asked (asked is false) a GPU is what it was, and one
 // that was not there does not count yet. It tells whether any answer is old.
 func (h *hold) keepAnswers(inv, last *discover.Inventory, asked bool) (held bool) {
+	known := gpusByAddress(last)
 	inv.GPUs = slices.DeleteFunc(inv.GPUs, func(g discover.GPU) bool {
 		if g.Vendor != discover.NVIDIA || g.Condition != discover.Failed || g.Function == nil {
 			return false
 		}
-		return slices.ContainsFunc(h.ignored, func(f pci.Function) bool { return same(&f, g.Function) }) ||
-			!asked && find(last, g.Function) == nil
+		return h.ignored[hardwareOf(g.Function)] || !asked && known.find(g.Function) == nil
 	})
 	for i := range inv.GPUs {
 		g := &inv.GPUs[i]
@@ -221,7 +222,7 @@ func (h *hold) keepAnswers(inv, last *discover.Inventory, asked bool) (held bool
 		if g.Condition != discover.Failed {
 			continue
 		}
-		was := find(last, g.Function)
+		was := known.find(g.Function)
 		if was == nil || asked && (was.Condition != discover.Usable || was.NVML == nil) {
 			continue
 		}
@@ -342,12 +343,13 @@ func stateOf(a *nvml.Answer) discover.State {
 
 // ignored are the functions of GPUs that NVML knows and that do not count, such
 // as the display adapter of a DGX station.
-func ignored(inv *discover.Inventory) []pci.Function {
-	var all []pci.Function
+func ignored(inv *discover.Inventory) map[hardware]bool {
+	all := map[hardware]bool{}
+	known := gpusByAddress(inv)
 	for i := range inv.Functions {
 		f := &inv.Functions[i]
-		if class := f.ClassID(); f.Vendor == pci.NVIDIA && (class == 0x0300 || class == 0x0302) && find(inv, f) == nil {
-			all = append(all, *f)
+		if class := f.ClassID(); f.Vendor == pci.NVIDIA && (class == 0x0300 || class == 0x0302) && known.find(f) == nil {
+			all[hardwareOf(f)] = true
 		}
 	}
 	return all
@@ -364,19 +366,34 @@ func offBus(inv *discover.Inventory) []discover.GPU {
 	return all
 }
 
-// find gives the GPU of a function, nil if there is none.
-func find(inv *discover.Inventory, f *pci.Function) *discover.GPU {
-	i := slices.IndexFunc(inv.GPUs, func(g discover.GPU) bool { return g.Function != nil && same(g.Function, f) })
-	if i < 0 {
-		return nil
+// gpus finds GPUs by the addresses of their functions.
+type gpus map[pci.Address]*discover.GPU
+
+func gpusByAddress(inv *discover.Inventory) gpus {
+	all := make(gpus, len(inv.GPUs))
+	for i := range inv.GPUs {
+		g := &inv.GPUs[i]
+		if g.Function != nil && all[g.Function.Address] == nil {
+			all[g.Function.Address] = g
+		}
 	}
-	return &inv.GPUs[i]
+	return all
 }
 
-// same tells whether two functions are the same piece of hardware, as far as one
-// can see.
-func same(a, b *pci.Function) bool {
-	return a.Address == b.Address && a.Vendor == b.Vendor && a.Device == b.Device
+// find gives the GPU of a function, nil if there is none.
+func (all gpus) find(f *pci.Function) *discover.GPU {
+	if g := all[f.Address]; g != nil && hardwareOf(g.Function) == hardwareOf(f) {
+		return g
+	}
+	return nil
 }
+
+// hardware is a piece of hardware, as far as one can tell it from another.
+type hardware struct {
+	address        pci.Address
+	vendor, device uint16
+}
+
+func hardwareOf(f *pci.Function) hardware { return hardware{f.Address, f.Vendor, f.Device} }
 
 func hasAnswer(g discover.GPU) bool { return g.NVML != nil }

@@ -22,6 +22,8 @@ const (
 	restlessTime = 5 * time.Second
 	// idleTime is how long after a scan what follows from it is done.
 	idleTime = 3 * time.Second
+	// stateTime is how long a state must last to be told of.
+	stateTime = 15 * time.Second
 	// ueventTime is how long a uevent waits for others.
 	ueventTime = 200 * time.Millisecond
 	// youth is how long after a change a host is scanned every youngInterval.
@@ -56,6 +58,7 @@ type loop struct {
 
 	pollAlarm  *alarm
 	polling    bool
+	pollAgain  bool // there is a reason for another, which this one may not see
 	pollStart  time.Time
 	polls      chan polled
 	print      Fingerprint
@@ -64,10 +67,10 @@ type loop struct {
 	changes    int // scans for changes, without a quiet minute in between
 	lastChange time.Time
 
-	readBack  readBack
-	drifted   time.Duration // of the time of day, at the last scan
-	lastState discover.State
-	stateTold bool
+	copied   bool // see driverCopied: MIG layouts change unseen
+	readBack readBack
+	drifted  time.Duration // of the time of day, at the last scan
+	states   stateNews
 }
 
 // look is what one scan found.
@@ -100,11 +103,16 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 		pollAlarm:  newAlarm(),
 		looks:      make(chan look),
 		polls:      make(chan polled),
+		copied:     driverCopied(a.config.Host.Root),
 		readBack:   newReadBack(),
+		states:     stateNews{alarm: newAlarm()},
 	}
 }
 
 func (l *loop) run() {
+	if l.copied {
+		l.log.Info("NVML is asked every " + youngInterval.String() + ", since MIG layouts change unseen: /proc/driver/nvidia is a copy that the container runtime made")
+	}
 	l.log.Debug("starting", "version", l.config.Version, "interval", l.config.Interval, "poll", l.config.Poll)
 	l.startQuick()
 	l.pollAlarm.set(0)
@@ -121,7 +129,7 @@ func (l *loop) run() {
 		case p := <-l.polls:
 			l.polled(p)
 		case <-l.nudges:
-			l.pollAlarm.sooner(ueventTime)
+			l.pollSoon()
 		case <-l.scanAlarm.C:
 			l.startScan()
 		case <-l.quickAlarm.C:
@@ -135,6 +143,8 @@ func (l *loop) run() {
 			l.config.Idle()
 		case <-l.reloads:
 			l.reload()
+		case <-l.states.alarm.C:
+			l.tellState()
 		case <-l.readBack.alarm.C:
 			l.startReadBack()
 		case r := <-l.readBack.results:
@@ -165,6 +175,14 @@ func (l *loop) startPoll() {
 	}()
 }
 
+func (l *loop) pollSoon() {
+	if l.polling {
+		l.pollAgain = true
+		return
+	}
+	l.pollAlarm.sooner(ueventTime)
+}
+
 func (l *loop) polled(p polled) {
 	l.polling = false
 	l.printErr = p.err
@@ -185,12 +203,16 @@ func (l *loop) polled(p polled) {
 		l.scanIn(0, "start")
 	}
 	next := l.config.Poll
-	if l.sentry != nil {
+	if l.sentry != nil && l.sentry.running() {
 		next = max(next, sentryFingerprint)
 	}
 	if !l.lastChange.IsZero() && time.Since(l.lastChange) < 5*time.Second {
 		next = min(next, settleTime) // more may follow
 	}
+	if l.pollAgain {
+		next = min(next, ueventTime)
+	}
+	l.pollAgain = false
 	l.pollAlarm.set(next)
 }
 
@@ -305,7 +327,7 @@ func (l *loop) looked(k look) {
 	}
 	l.report(problems)
 	l.metrics.looked(m, k)
-	l.tellState(m.inv)
+	l.newState(m.inv)
 	l.offer(offer{set: set, blind: l.hold.blind(m.inv, k.answer, l.opts)})
 	l.scanAfter(m.unsettled, failing(m.inv.NVIDIA.State))
 }
@@ -359,7 +381,7 @@ func (l *loop) scanAfter(unsettled, failed bool) {
 
 // interval is the time to the next scan of a host with which all is well.
 func (l *loop) interval() time.Duration {
-	if time.Since(l.started.get()) < youth || !l.lastChange.IsZero() && time.Since(l.lastChange) < youth {
+	if l.copied || time.Since(l.started.get()) < youth || !l.lastChange.IsZero() && time.Since(l.lastChange) < youth {
 		return min(l.config.Interval, youngInterval)
 	}
 	return l.config.Interval
@@ -393,31 +415,54 @@ func (l *loop) report(problems []discover.Problem) {
 	l.metrics.problems.replace(counts)
 }
 
-// tellState announces a change of the node's state.
-func (l *loop) tellState(inv *discover.Inventory) {
-	state := inv.State()
-	if l.stateTold && state == l.lastState {
-		return
-	}
-	was := l.lastState
-	first := !l.stateTold
-	l.lastState, l.stateTold = state, true
-	if state == "" || first && state == discover.StateOK {
-		return
-	}
-	message := "The state of the node's GPUs is " + string(state)
-	if was != "" {
-		message += ", and was " + string(was)
-	}
+// stateNews is the state of the node's GPUs, of which an event tells.
+type stateNews struct {
+	alarm     *alarm
+	now, told discover.State
+	known     bool   // there was a state, so that it can change
+	why       string // NVML's problems
+}
+
+// newState has an event tell of a state that lasts. A driver that is replaced is
+// away for a moment on each node of a cluster, and nobody needs to hear of that.
+func (l *loop) newState(inv *discover.Inventory) {
+	s := &l.states
 	var why []string
 	for _, p := range inv.Problems {
 		if p.Source == "nvml" {
 			why = append(why, p.String())
 		}
 	}
-	if len(why) > 0 {
-		message += ": " + strings.Join(why, "; ")
+	s.why = strings.Join(why, "; ")
+	state := inv.State()
+	if !s.known {
+		s.known = true
+		if state == discover.StateOK {
+			s.told = state
+		}
 	}
+	if state == "" {
+		s.told = state // that labels are withdrawn is an event of its own
+	}
+	switch {
+	case state == s.told:
+		s.alarm.Stop()
+	case state != s.now:
+		s.alarm.set(jitter(stateTime))
+	}
+	s.now = state
+}
+
+func (l *loop) tellState() {
+	s := &l.states
+	message := "The state of the node's GPUs is " + string(s.now)
+	if s.told != "" {
+		message += ", and was " + string(s.told)
+	}
+	if s.why != "" {
+		message += ": " + s.why
+	}
+	s.told = s.now
 	l.event("GPUState", message)
 }
 

@@ -35,7 +35,7 @@ func (c Config) readBackAfter() time.Duration { return min(3*c.Interval, 3*time.
 
 func (r *readBack) restart(c Config) {
 	if c.ReadBack != nil {
-		r.alarm.set(c.readBackAfter())
+		r.alarm.set(jitter(c.readBackAfter()))
 	}
 }
 

@@ -84,7 +84,8 @@ func (a *Agent) watch(ctx context.Context) {
 	a.sentry = s
 	go func() {
 		if err := s.run(ctx); ctx.Err() == nil {
-			a.log.Warn("changes are seen after " + sentryFingerprint.String() + " only: " + err.Error())
+			a.log.Warn("the sentry ended, and looking takes more CPU now: " + err.Error())
+			signal(a.nudges) // the next fingerprint is due sooner
 		}
 	}()
 }
@@ -137,6 +138,13 @@ func (s *sentry) interrupt() {
 	}
 }
 
+// running tells whether changes can be expected to be seen.
+func (s *sentry) running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stop >= 0
+}
+
 func (s *sentry) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,6 +163,9 @@ func (s *sentry) run(ctx context.Context) error {
 		// each time, or one that came late would end every wait at once.
 		var count [8]byte
 		_, _ = unix.Read(s.stop, count[:])
+		if ctx.Err() != nil {
+			break // that interruption may just have been read
+		}
 		select {
 		case w = <-s.lists:
 		default:

@@ -3,8 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -182,4 +184,70 @@ func TestAgentWithSentry(t *testing.T) {
 	m.good(withMIG(gpu("0000:1f:00.0", "NVIDIA A100-SXM4-40GB"), "1g.5gb"))
 	m.mkdir("proc/driver/nvidia/capabilities/gpu0/mig/gi7/ci0")
 	wait("a MIG device", func() bool { return s.set()[labels.ExtraPrefix+"mig.devices"] == "1" })
+}
+
+// What is looked at seldom and rarely costs as much less: a change is not seen
+// before it is due.
+func TestSentryLooksSeldom(t *testing.T) {
+	const period = 10 * time.Millisecond
+	for _, test := range []struct {
+		rounds int
+		list   func(w *Watched) *pathList
+	}{
+		{1, func(w *Watched) *pathList { return &w.Often }},
+		{5, func(w *Watched) *pathList { return &w.Seldom }},
+		{30, func(w *Watched) *pathList { return &w.Rarely }},
+	} {
+		m := newMachine(t)
+		m.write("file", "1")
+		var w Watched
+		test.list(&w).file(m.path("file"))
+		stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		m.check(err)
+		defer unix.Close(stop)
+		var begin time.Time
+		m.check(w.wait(period, stop, func() { m.write("file", "2"); begin = time.Now() }))
+		// The runtime's signals may end a few periods early.
+		if took, least := time.Since(begin), time.Duration(test.rounds-1)*period/2; took < least {
+			t.Errorf("a change in a list for every %d rounds was seen after %v", test.rounds, took)
+		}
+	}
+}
+
+// reads is how often this thread has called read.
+func reads(t *testing.T) (n int) {
+	text, err := os.ReadFile("/proc/thread-self/io")
+	if err != nil {
+		t.Skip("the kernel does not count: ", err)
+	}
+	_, rest, _ := strings.Cut(string(text), "syscr: ")
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A short file is read once, by the sentry and by a fingerprint.
+func TestReadsOfALook(t *testing.T) {
+	m := eightGPUs(t)
+	f := NewFingerprinter(hostfs.Root(m.root))
+	_, err := f.Take()
+	m.check(err)
+	w := f.Watched()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own := -reads(t) + reads(t) // what it takes to ask
+	count := func(what string, want int, look func()) {
+		t.Helper()
+		before := reads(t)
+		look()
+		if n := reads(t) - before - own; n != want {
+			t.Errorf("%s: %d reads, want %d", what, n, want)
+		}
+	}
+	count("often", 1, func() { w.Often.sum() })     // the driver's version
+	count("seldom", 1, func() { w.Seldom.sum() })   // the module's state
+	count("rarely", 1+8, func() { w.Rarely.sum() }) // the module's version, and which GPUs answer
+	count("a fingerprint", 3+8, func() { _, err = f.Take() })
+	m.check(err)
 }
