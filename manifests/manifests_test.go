@@ -51,6 +51,8 @@ func TestGenerated(t *testing.T) {
 		inBase[d.id(t)] = true
 		byTemplate[d.template] = append(byTemplate[d.template], d)
 	}
+	large := render(t, overlays[0], "--set", "flowSchema.enabled=true")
+	generated(t, "flowschema/flowschema.yaml", slices.DeleteFunc(large.installed, func(d document) bool { return inBase[d.id(t)] }))
 	for template, documents := range byTemplate {
 		generated(t, filepath.Join("base", template), documents)
 	}
@@ -322,10 +324,10 @@ var (
 	helmSource = regexp.MustCompile(`(?m)^# Source: gpu-labeller/templates/(.*)\n`)
 )
 
-func render(t *testing.T, o overlay) rendered {
+func render(t *testing.T, o overlay, more ...string) rendered {
 	t.Helper()
 	values := filepath.Join("overlays", o.name, "values.yaml")
-	out := tool(t, "helm", "template", "gpu-labeller", "chart/gpu-labeller", "--namespace", o.namespace, "--values", values)
+	out := tool(t, "helm", append([]string{"template", "gpu-labeller", "chart/gpu-labeller", "--namespace", o.namespace, "--values", values}, more...)...)
 	var r rendered
 	for _, d := range documents(out) {
 		d.text = helmLabels.ReplaceAllString(d.text, "")

@@ -69,8 +69,8 @@ var ownPages = sync.OnceValues(func() ([]mapping, error) {
 type mapping struct{ start, end uintptr }
 
 // programPages finds in /proc/self/smaps the mappings of the program file that
-// cannot be written and have not been: those without anonymous pages. What the
-// loader relocated has some, and would be lost.
+// cannot be written and have not been: those without anonymous pages, in memory or
+// in swap. What the loader relocated has some, and would be lost.
 func programPages(smaps []byte, executable string) []mapping {
 	var found []mapping
 	var current mapping
@@ -89,7 +89,13 @@ func programPages(smaps []byte, executable string) []mapping {
 			}
 			continue
 		}
-		if candidate && len(fields) == 3 && fields[0] == "Anonymous:" {
+		if !candidate || len(fields) != 3 {
+			continue
+		}
+		switch fields[0] {
+		case "Anonymous:":
+			candidate = fields[1] == "0"
+		case "Swap:": // which comes later
 			if fields[1] == "0" {
 				found = append(found, current)
 			}

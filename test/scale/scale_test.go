@@ -30,7 +30,7 @@ var (
 	hurry     = flag.Int("hurry", 20, "how much faster than in life a watch ends (after 30 to 60 minutes)")
 	rolling   = flag.Duration("rolling", time.Minute, "how long the driver's upgrade takes to reach the last node")
 	away      = flag.Duration("away", 5*time.Second, "how long the API server is away when it is restarted")
-	priority  = flag.Bool("flowschema", false, "apply flowschema.yaml")
+	priority  = flag.Bool("flowschema", false, "apply manifests/flowschema")
 	share     = flag.Int("share", 1, "agents to a connection")
 )
 
@@ -121,7 +121,7 @@ func measure(t *testing.T, n int) {
 		f.waitFor("all watching", f.allWatch)
 		return nil
 	})
-	if got := f.traffic.count["PATCH"]; got != 0 {
+	if got := f.traffic.of("PATCH"); got != 0 {
 		t.Errorf("%d writes for a restart of the agents", got)
 	}
 	time.Sleep(5 * time.Second)
@@ -129,7 +129,7 @@ func measure(t *testing.T, n int) {
 		time.Sleep(*steady)
 		return nil
 	})
-	if got := f.traffic.count["PATCH"]; got != 0 {
+	if got := f.traffic.of("PATCH"); got != 0 {
 		t.Errorf("%d writes while nothing changed", got)
 	}
 	f.phase(fmt.Sprintf("API server killed, back after %v", *away), func() latencies {
@@ -147,7 +147,7 @@ func measure(t *testing.T, n int) {
 		})
 		return all
 	})
-	if got := f.traffic.count["PATCH"]; got != 0 {
+	if got := f.traffic.of("PATCH"); got != 0 {
 		t.Errorf("%d writes for a restart of the API server", got)
 	}
 }
@@ -240,6 +240,7 @@ kind: ClusterRole
 metadata: {name: gpu-labeller}
 rules:
 - {apiGroups: [""], resources: [nodes], verbs: [get, patch, watch]}
+- {apiGroups: [""], resources: [events], verbs: [create]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -249,7 +250,7 @@ subjects:
 - {kind: ServiceAccount, name: gpu-labeller, namespace: gpu-labeller}
 `)
 	if *priority {
-		manifest, err := os.ReadFile("flowschema.yaml")
+		manifest, err := os.ReadFile("../../manifests/flowschema/flowschema.yaml")
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -286,6 +287,9 @@ func (f *fleet) start() {
 			Fingerprint: m.fingerprint,
 			Logger:      slog.New(slog.DiscardHandler),
 			Resync:      10 * time.Minute / time.Duration(*hurry),
+			Event: func(reason, message string) {
+				_ = clients[i / *share].Event(ctx, f.names[i], reason, message) // the traffic shows it
+			},
 			Version:     "scale",
 		})
 		f.running.Go(func() { a.Run(ctx) })
@@ -319,7 +323,7 @@ func (f *fleet) phase(name string, run func() latencies) {
 	f.traffic.mu.Lock()
 	defer f.traffic.mu.Unlock()
 	f.t.Logf("%d nodes: %s: took %.1f s", len(f.names), name, took.Seconds())
-	for _, verb := range []string{"GET", "PATCH", "WATCH"} {
+	for _, verb := range []string{"GET", "PATCH", "POST", "WATCH"} {
 		if f.traffic.count[verb] > 0 {
 			f.t.Logf("    agents: %-6s %6d, %.2f a node, most in a second %d", verb, f.traffic.count[verb],
 				float64(f.traffic.count[verb])/float64(len(f.names)), f.traffic.busiest(verb))

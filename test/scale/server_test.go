@@ -46,6 +46,13 @@ func (t *traffic) reset() {
 	t.peak = map[string]map[int64]int{}
 }
 
+// of is how many requests of a verb there were in this phase.
+func (t *traffic) of(verb string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count[verb]
+}
+
 func (t *traffic) note(verb string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
