@@ -70,7 +70,7 @@ type function struct {
 	watched bool
 	amd     bool
 	nvidia  bool
-	virtual bool // of SR-IOV: there may be hundreds
+	virtual bool // of SR-IOV
 	guest   bool // bound to vfio-pci
 	ids     string
 	// Paths below the folder of devices.
@@ -84,6 +84,10 @@ func NewFingerprinter(root hostfs.Root) *Fingerprinter {
 	}
 	return &Fingerprinter{root: root, seed: maphash.MakeSeed(), functions: map[string]*function{}}
 }
+
+// manyFunctions are so many that whether their drivers change is looked at every
+// minute only: virtual functions, as a rule.
+const manyFunctions = 64
 
 // driverCopied tells whether a host's /proc/driver/nvidia is such a copy: a file
 // system of its own, mounted over the kernel's.
@@ -241,13 +245,19 @@ func (f *Fingerprinter) Watched() Watched {
 	f.watchMIG(&w.Often, capabilitiesPath, 0)
 	w.Seldom.folder(f.root.Path(devicesPath))
 	w.Rarely.file(f.root.Path("sys/module/nvidia/version"))
+	drivers, watched := &w.Seldom, 0
+	for _, known := range f.functions {
+		if known.watched {
+			watched++
+		}
+	}
+	if watched > manyFunctions {
+		drivers = &w.Rarely
+	}
 	for _, name := range slices.Sorted(maps.Keys(f.functions)) {
 		known := f.functions[name]
-		switch {
-		case known.virtual:
-			w.Rarely.link(f.root.Path(devicesPath, known.driver))
-		case known.watched:
-			w.Seldom.link(f.root.Path(devicesPath, known.driver))
+		if known.watched {
+			drivers.link(f.root.Path(devicesPath, known.driver))
 		}
 		if known.answers() {
 			w.Rarely.function(f.root.Path(devicesPath, name))

@@ -72,9 +72,18 @@ func (s Set) count(name string, n int) {
 // homogeneous tells whether all GPUs are of one product and memory size. A GPU
 // that does not tell either leaves it open.
 func homogeneous(gpus []*discover.GPU) (same, known bool) {
+	// Two of a kind stand for all of it.
+	var some []*discover.GPU
+	kinds := map[kind]int{}
+	for _, g := range gpus {
+		k := kindOf(g)
+		if kinds[k]++; kinds[k] <= 2 {
+			some = append(some, g)
+		}
+	}
 	known = true
-	for i, a := range gpus {
-		for _, b := range gpus[i+1:] {
+	for i, a := range some {
+		for _, b := range some[i+1:] {
 			product, memory := compareProducts(a, b), compareMemory(a, b)
 			if product == different || memory == different {
 				return false, true
@@ -83,6 +92,24 @@ func homogeneous(gpus []*discover.GPU) (same, known bool) {
 		}
 	}
 	return true, known
+}
+
+// kind is all of a GPU that compareProducts and compareMemory look at.
+type kind struct {
+	vendor        discover.Vendor
+	product       string
+	onBus         bool
+	maker, device uint16 // IDs
+	unified       bool
+	bytes         uint64
+}
+
+func kindOf(g *discover.GPU) kind {
+	k := kind{vendor: g.Vendor, product: g.Product, onBus: g.Function != nil, unified: g.Unified, bytes: g.MemoryBytes}
+	if k.onBus {
+		k.maker, k.device = g.Function.Vendor, g.Function.Device
+	}
+	return k
 }
 
 type likeness int

@@ -290,7 +290,7 @@ func (f *fleet) start() {
 			Event: func(reason, message string) {
 				_ = clients[i / *share].Event(ctx, f.names[i], reason, message) // the traffic shows it
 			},
-			Version:     "scale",
+			Version: "scale",
 		})
 		f.running.Go(func() { a.Run(ctx) })
 	}
