@@ -314,6 +314,88 @@ func TestNodeAfterUnknownWrite(t *testing.T) {
 	mustPublish(t, n, eight)
 }
 
+var seven = labels.Set{"nvidia.com/gpu.count": "7"}
+
+// late publishes eight on a Node, then seven with an answer that says nothing, and
+// eight again.
+func late(t *testing.T, lost answer) (*server, *Node) {
+	t.Helper()
+	s, client := serve(t,
+		nodeAnswer("1", nil, nil), nodeAnswer("1", eight, nil),
+		nodeAnswer("1", eight, nil), lost,
+		nodeAnswer("1", eight, nil),
+	)
+	client.Timeout = 200 * time.Millisecond
+	n := &Node{Client: client, Name: "a"}
+	mustPublish(t, n, eight)
+	if err := n.Publish(t.Context(), seven); err == nil {
+		t.Fatal("no error")
+	}
+	mustPublish(t, n, eight)
+	return s, n
+}
+
+// TestNodeLateWrite has a write carried out after the agent gave up on it, and on
+// top of a later one. That is no other agent, and again it may be.
+func TestNodeLateWrite(t *testing.T) {
+	for name, lost := range map[string]answer{
+		"no answer": {code: 200, body: nodeMeta("1", seven, nil), delay: time.Second},
+		"cut off":   {code: 200, body: "cut off"},
+		"504":       status(504, metav1.StatusReasonTimeout, "request did not complete within the allotted timeout"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, n := late(t, lost)
+			for range 2 { // the second one is of an agent before us
+				s.answer(nodeAnswer("1", seven, nil), nodeAnswer("1", eight, nil))
+				mustPublish(t, n, eight)
+			}
+			s.answer(nodeAnswer("1", seven, nil))
+			if err := n.Publish(t.Context(), eight); !errors.Is(err, ErrTwoAgents) {
+				t.Errorf("error %v, want ErrTwoAgents", err)
+			}
+		})
+	}
+	t.Run("refused", func(t *testing.T) {
+		_, n := late(t, status(429, metav1.StatusReasonTooManyRequests, "later"))
+		if len(n.rivalry.lost) > 0 {
+			t.Error("what was refused is expected")
+		}
+	})
+}
+
+// TestNodeRival has another agent write over what was corrected, for hours.
+func TestNodeRival(t *testing.T) {
+	s, client := serve(t, nodeAnswer("1", nil, nil), nodeAnswer("1", eight, nil))
+	n := &Node{Client: client, Name: "a"}
+	mustPublish(t, n, eight)
+	correct := func() {
+		t.Helper()
+		s.answer(nodeAnswer("1", seven, nil), nodeAnswer("1", eight, nil))
+		mustPublish(t, n, eight)
+	}
+	correct()
+	for i, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 16 * time.Minute, 32 * time.Minute, time.Hour, time.Hour} {
+		for range 3 {
+			s.answer(nodeAnswer("1", seven, nil))
+			if err := n.Publish(t.Context(), eight); !errors.Is(err, ErrTwoAgents) {
+				t.Fatalf("error %v, want ErrTwoAgents", err)
+			}
+		}
+		if wait := time.Until(n.rivalry.until); wait > want || wait < want-10*time.Second {
+			t.Errorf("the Node is left to it for %v the %dth time, want %v", wait, i+1, want)
+		}
+		n.rivalry.until = time.Now()
+		correct()
+	}
+	// It is gone; and much later there is another.
+	n.rivalry.corrected = n.rivalry.corrected.Add(-rivalTime)
+	correct()
+	s.answer(nodeAnswer("1", seven, nil))
+	if err := n.Publish(t.Context(), eight); !errors.Is(err, ErrTwoAgents) || time.Until(n.rivalry.until) > yieldFirst {
+		t.Errorf("error %v, and left until %v", err, n.rivalry.until)
+	}
+}
+
 func TestNodeWatchErrors(t *testing.T) {
 	event := func(kind string, object any) string {
 		data, _ := json.Marshal(map[string]any{"type": kind, "object": object})
@@ -385,7 +467,6 @@ func TestNodeFeatureAnswers(t *testing.T) {
 	exists := status(409, metav1.StatusReasonAlreadyExists, "already exists")
 	forbidden := status(403, metav1.StatusReasonForbidden, "no")
 	ok := answer{code: 200, body: "{}"}
-	seven := labels.Set{"nvidia.com/gpu.count": "7"}
 	tests := map[string]struct {
 		set     labels.Set
 		answers []answer
