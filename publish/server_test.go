@@ -520,6 +520,85 @@ func TestNodeFeatureAnswers(t *testing.T) {
 	}
 }
 
+// TestNodeFeatureOwners asks for the owners until there is an answer, and again when
+// the object has others. The labels do not wait for it.
+func TestNodeFeatureOwners(t *testing.T) {
+	owner := func(uid types.UID) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agent", UID: uid}}
+	}
+	live := func(owners []metav1.OwnerReference) answer {
+		a := featureAnswer(eight, "1")
+		a.body.(*nodeFeature).OwnerReferences = owners
+		return a
+	}
+	none, ok := status(404, metav1.StatusReasonNotFound, "not found"), answer{code: 200, body: "{}"}
+	away := errors.New("etcdserver: no leader")
+	for _, test := range []struct {
+		name  string
+		steps []ownersStep
+	}{
+		{"asked later", []ownersStep{
+			{[]answer{none, ok}, nil, away, 1, ""},
+			{[]answer{live(nil)}, nil, away, 1, ""},
+			{[]answer{live(nil), ok}, owner("new"), nil, 1, "new"},
+			{[]answer{live(owner("new"))}, nil, away, 0, ""},
+		}},
+		{"a dead owner", []ownersStep{
+			{[]answer{live(owner("old"))}, nil, away, 1, ""},
+			{[]answer{live(owner("old")), ok}, owner("new"), nil, 1, "new"},
+		}},
+		{"the DaemonSet is replaced, and the pod stays", []ownersStep{
+			{[]answer{none, ok}, owner("old"), nil, 1, "old"},
+			{[]answer{live(owner("old"))}, nil, away, 0, ""},
+			{[]answer{live(nil), ok}, owner("new"), nil, 1, "new"}, // the garbage collector took the old one away
+		}},
+		{"a pod of no DaemonSet", []ownersStep{
+			{[]answer{live(owner("old"))}, nil, nil, 1, ""},
+			{[]answer{live(owner("old"))}, nil, nil, 0, ""},
+		}},
+		{"the answer hangs", []ownersStep{
+			{[]answer{none, ok}, nil, context.DeadlineExceeded, 1, ""},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, client := serve(t)
+			n := &NodeFeature{Client: client, Namespace: "ns", NodeName: "a"}
+			for i, step := range test.steps {
+				asked := 0
+				n.AskOwners = func(ctx context.Context) ([]metav1.OwnerReference, error) {
+					asked++
+					if errors.Is(step.err, context.DeadlineExceeded) {
+						<-ctx.Done()
+					}
+					return step.owners, step.err
+				}
+				s.answer(step.answers...)
+				mustPublish(t, n, eight)
+				_, sent := s.requests()
+				written := ""
+				for _, uid := range []string{"old", "new"} {
+					if strings.Contains(sent[len(sent)-1], `"uid":"`+uid+`"`) {
+						written = uid
+					}
+				}
+				if asked != step.asked || written != step.written {
+					t.Errorf("step %d: asked %d times and wrote the owner %q, want %d and %q", i+1, asked, written, step.asked, step.written)
+				}
+			}
+		})
+	}
+}
+
+// ownersStep is one Publish: what the API server answers, what AskOwners does and how
+// often, and the UID of the owner in what is written last.
+type ownersStep struct {
+	answers []answer
+	owners  []metav1.OwnerReference
+	err     error
+	asked   int
+	written string
+}
+
 func TestDaemonSets(t *testing.T) {
 	got := daemonSets([]metav1.OwnerReference{
 		{APIVersion: "v1", Kind: "Node", Name: "static-pod"},
