@@ -61,6 +61,10 @@ const (
 	// refused is tried again. All others are published.
 	refusedFirst = 10 * time.Second
 	refusedLast  = 10 * time.Minute
+	// A write that got no answer may undo a later one: for lateTime a sink that
+	// cannot watch is looked at every lateResync.
+	lateTime   = 10 * time.Minute
+	lateResync = 45 * time.Second
 )
 
 // offer is the labels that a sink is to show.
@@ -103,6 +107,7 @@ type publisher struct {
 	repairs    int
 	repairAt   time.Time
 	resyncAt   time.Time
+	lateUntil  time.Time // a write that got no answer may be carried out until then
 	touchAt    time.Time // zero if there is no need
 	lastResult string
 	conflicts  map[publish.Conflict]bool
@@ -256,7 +261,7 @@ func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 	p.result(resultOf(err), err)
 	p.failed = false
 	p.retries.reset()
-	p.resyncAt = time.Now().Add(jitter(p.config.Resync))
+	p.resyncAt = time.Now().Add(jitter(p.resync()))
 	p.seeded = true // what was there before is of no use any more
 	p.show(o, set, left)
 	p.done = o
@@ -348,6 +353,9 @@ func (p *publisher) fail(ctx context.Context, err error) {
 	p.whole = false
 	p.mu.Unlock()
 	p.failed = true
+	if _, lost := errors.AsType[*publish.UnansweredError](err); lost {
+		p.lateUntil = time.Now().Add(lateTime)
+	}
 	wait := delay(&p.retries, err)
 	p.retryAt = time.Now().Add(wait)
 	if errors.Is(err, publish.ErrNoNode) {
@@ -355,6 +363,14 @@ func (p *publisher) fail(ctx context.Context, err error) {
 		p.watch(ctx)
 	}
 	p.result(resultOf(err), err)
+}
+
+// resync is in how long a sink that cannot watch is looked at.
+func (p *publisher) resync() time.Duration {
+	if time.Now().Before(p.lateUntil) {
+		return min(p.config.Resync, lateResync)
+	}
+	return p.config.Resync
 }
 
 // delay is how long to wait after an error: longer each time, and not less than

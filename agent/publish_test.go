@@ -85,6 +85,35 @@ func TestResync(t *testing.T) {
 	})
 }
 
+// After a write without an answer it is looked at again soon, for that may be
+// carried out late, and then as ever.
+func TestResyncAfterAnUnansweredWrite(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &telling{sink{name: "s"}}
+		b.start(nil, s)
+		b.after(time.Hour)
+		s.onPublish(func(context.Context, int) error { return &publish.UnansweredError{Err: context.DeadlineExceeded} })
+		b.good(gpu("0000:1f:00.0", "NVIDIA H100"))
+		b.after(2 * time.Minute)
+		s.onPublish(nil)
+		b.after(2 * time.Minute)
+		right := s.set()
+		s.mu.Lock()
+		s.has = labels.Set{}
+		s.mu.Unlock()
+		b.after(time.Minute)
+		if got := s.set(); !maps.Equal(got, right) {
+			b.Errorf("after a minute the labels are %v, want %v", got, right)
+		}
+		b.after(15 * time.Minute)
+		n := s.count()
+		b.after(10 * time.Hour)
+		if calls := s.count() - n; calls < 55 || calls > 66 {
+			b.Errorf("%d calls in ten hours", calls)
+		}
+	})
+}
+
 // So is one whose watch fails.
 type unwatchable struct{ telling }
 

@@ -81,7 +81,11 @@ func (c *Client) do(ctx context.Context, verb, resource string, req *rest.Reques
 		err = fmt.Errorf("no answer from the API server in %v: %w", timeout, err)
 	}
 	body, _ := result.Raw()
-	return body, refused(err, verb, resource)
+	err = refused(err, verb, resource)
+	if verb != "get" && verb != "list" {
+		err = doubtful(err)
+	}
+	return body, err
 }
 
 // stream is do for a watch. The caller closes the body.

@@ -18,9 +18,10 @@ var (
 	ErrNoNode = errors.New("no such Node: it is not registered yet, or was deleted")
 
 	// ErrTwoAgents means that another process publishes other labels on our Node
-	// under our name. We leave them to it.
+	// under our name, and did so again after they were corrected. We leave them to
+	// it for a while.
 	ErrTwoAgents = errors.New("another agent publishes other labels under the same field manager; " +
-		"is a second DaemonSet of it installed? Remove one, then restart the pods of the other")
+		"is a second DaemonSet of it installed? Remove one")
 
 	// ErrNoFolder means that the folder for feature files does not exist.
 	ErrNoFolder = errors.New("no folder for feature files")
@@ -46,6 +47,15 @@ func (e *ForbiddenError) Error() string {
 }
 
 func (e *ForbiddenError) Unwrap() error { return e.Err }
+
+// UnansweredError is that of a write which the API server may have carried out, or
+// may yet: it did not say, or said that it ran out of time. What is written after
+// it may be undone.
+type UnansweredError struct{ Err error }
+
+func (e *UnansweredError) Error() string { return e.Err.Error() }
+
+func (e *UnansweredError) Unwrap() error { return e.Err }
 
 // Conflict is a label that was left alone, since another field manager set it to
 // another value.

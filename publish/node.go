@@ -73,6 +73,7 @@ type Node struct {
 	dropped map[string]bool
 	taken   map[Conflict]bool
 	partial bool // want is not all that will be wanted
+	rivalry rivalry
 }
 
 // reading is a Node as it was at a time.
@@ -99,12 +100,14 @@ func (n *Node) String() string { return fmt.Sprintf("Node %q", n.Name) }
 // Publish implements Sink with one read, and one write if there is something to
 // change; with a taint, as much again. Where admission refuses the write, siftLimit
 // dry runs and a few more requests. Errors to test for: *ConflictError,
-// *ForbiddenError, ErrNoNode, ErrTwoAgents, and RetryAfter.
+// *ForbiddenError, *UnansweredError, ErrNoNode, ErrTwoAgents, and RetryAfter.
 //
-// ErrTwoAgents needs a memory, so only the agent that wrote first finds it: it
-// leaves the Node to the second until set changes, the second one withdraws, or
-// the Node is re-created. So two agents do not take turns. A new Node value has
-// no memory.
+// Labels of ours that we did not write last are corrected once: a write of our own
+// may have been carried out late, or one of an agent that was killed. Where they
+// come back within rivalTime there are two agents, and the Node is left to the
+// other one, for longer each time, until set changes, the other one withdraws, or
+// the Node is re-created: ErrTwoAgents. So two agents take turns every hour at
+// most. A new Node value has no memory.
 func (n *Node) Publish(ctx context.Context, set labels.Set) error {
 	return n.put(ctx, set, n.Taint != nil, false)
 }
@@ -170,7 +173,7 @@ func (n *Node) publish(ctx context.Context, set labels.Set, last outcome, change
 			n.remember(nil)
 			return outcome{uid: live.UID, version: live.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}, nil
 		}
-		if !changed && live.UID == last.uid && another(live, who, last) {
+		if !changed && live.UID == last.uid && another(live, who, last) && !n.rivalry.found(live, who) && n.rivalry.yield(time.Now()) {
 			// What it looked like stays in mind, so that Watch is quiet until it moves.
 			return outcome{uid: last.uid, version: last.version, at: last.at, applied: last.applied, plan: p.without(live, n.manager(), n.refused)}, ErrTwoAgents
 		}
@@ -254,8 +257,8 @@ func (n *Node) left(answer *metav1.PartialObjectMetadata, set labels.Set, p plan
 	return outcome{uid: answer.UID, version: answer.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}
 }
 
-// another reports whether another process applied labels under our field manager
-// since our last Publish. If somebody only took or removed some of our labels,
+// another reports whether labels were applied under our field manager since our
+// last Publish. If somebody only took or removed some of our labels,
 // our entry in managedFields has fewer keys, but its old time (v1.37).
 func another(live *metav1.PartialObjectMetadata, who owners, last outcome) bool {
 	if len(who.ours) == 0 || last.uid == "" {
@@ -366,7 +369,11 @@ func (n *Node) applyAt(ctx context.Context, uid types.UID, version string, set l
 	if err != nil {
 		return nil, err
 	}
-	return n.patch(ctx, dryRun, n.Client.core.Patch(types.ApplyPatchType).Param("force", strconv.FormatBool(force)).Body(object))
+	live, err := n.patch(ctx, dryRun, n.Client.core.Patch(types.ApplyPatchType).Param("force", strconv.FormatBool(force)).Body(object))
+	if _, lost := errors.AsType[*UnansweredError](err); lost && !dryRun {
+		n.rivalry.lose(set)
+	}
+	return live, err
 }
 
 // remove takes labels away whoever owns them, which an apply cannot do. It is
@@ -398,7 +405,8 @@ func (n *Node) patch(ctx context.Context, dryRun bool, req *rest.Request) (*meta
 	if err != nil {
 		return nil, err
 	}
-	return decodeMetadata(body)
+	live, err := decodeMetadata(body)
+	return live, doubtful(err)
 }
 
 // anotherUID reports whether an apply was refused for its UID: there is no Node, a

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,10 +32,21 @@ type NodeFeature struct {
 	// empty, those that the object has are left alone.
 	Owners []metav1.OwnerReference
 
+	// AskOwners, if not nil, gives Owners. Each Publish asks until it has no error,
+	// and again when the object has others: the DaemonSet may have been replaced.
+	// The labels do not wait for it longer than ownersTime.
+	AskOwners func(context.Context) ([]metav1.OwnerReference, error)
+
+	asked bool // AskOwners has answered
+
 	// Instead is the end of errors that say that NFD is no way, with another one:
 	// "; or write a file". Empty for none.
 	Instead string
 }
+
+// ownersTime is how long the labels wait for AskOwners. An owner that comes late is
+// written with the next Publish.
+const ownersTime = 2 * time.Second
 
 // nodeNameLabel is where NFD looks for the Node's name. An object without it is
 // ignored, and deleted by NFD's garbage collector (NFD v0.19).
@@ -81,8 +92,12 @@ func (n *NodeFeature) publish(ctx context.Context, set labels.Set) error {
 		return fmt.Errorf("the node's name %q has %d characters, and NFD serves no Node with more than %d by this API%s",
 			n.NodeName, len(n.NodeName), validation.LabelValueMaxLength, n.Instead)
 	}
+	asked := n.asked
+	if !asked && len(set) > 0 {
+		n.askOwners(ctx)
+	}
 	for try := 1; ; try++ {
-		err := n.publishOnce(ctx, set)
+		err := n.publishOnce(ctx, set, asked)
 		overtaken := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 		if !overtaken || try == 4 {
 			return err
@@ -90,7 +105,8 @@ func (n *NodeFeature) publish(ctx context.Context, set labels.Set) error {
 	}
 }
 
-func (n *NodeFeature) publishOnce(ctx context.Context, set labels.Set) error {
+// publishOnce may find that the owners were asked for too long ago (old).
+func (n *NodeFeature) publishOnce(ctx context.Context, set labels.Set, old bool) error {
 	live, err := n.read(ctx)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -104,7 +120,22 @@ func (n *NodeFeature) publishOnce(ctx context.Context, set labels.Set) error {
 	case len(set) == 0:
 		return n.withdraw(ctx, live)
 	}
+	if old && len(n.Owners) > 0 && !sameOwners(live.OwnerReferences, n.Owners) {
+		n.askOwners(ctx)
+	}
 	return n.update(ctx, live, n.want(live, set))
+}
+
+// askOwners takes what AskOwners answers, if it does.
+func (n *NodeFeature) askOwners(ctx context.Context) {
+	if n.AskOwners == nil {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, ownersTime)
+	defer cancel()
+	if owners, err := n.AskOwners(limited); err == nil {
+		n.Owners, n.asked = owners, true
+	}
 }
 
 // want returns live as it should be.
@@ -165,7 +196,7 @@ func (n *NodeFeature) update(ctx context.Context, live, want *nodeFeature) error
 
 func sameNodeFeature(a, b *nodeFeature) bool {
 	return maps.Equal(a.Labels, b.Labels) &&
-		reflect.DeepEqual(lasting(a.OwnerReferences), lasting(b.OwnerReferences)) &&
+		sameOwners(a.OwnerReferences, b.OwnerReferences) &&
 		maps.Equal(a.Spec.Labels, b.Spec.Labels) &&
 		a.Spec.Features.empty() == b.Spec.Features.empty()
 }

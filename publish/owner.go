@@ -3,12 +3,13 @@ package publish
 import (
 	"context"
 	"fmt"
+	"reflect"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // PodOwners returns references to the DaemonSet that the pod belongs to and to
-// the pod, for NodeFeature.Owners: so the object goes when the DaemonSet is
+// the pod, for NodeFeature: so the object goes when the DaemonSet is
 // deleted, and survives restarts and upgrades of it. It is empty for a pod of no
 // DaemonSet, with which the object would go at every restart. The verb get on
 // pods is needed.
@@ -39,6 +40,10 @@ func daemonSets(all []metav1.OwnerReference) []metav1.OwnerReference {
 		}
 	}
 	return owners
+}
+
+func sameOwners(a, b []metav1.OwnerReference) bool {
+	return reflect.DeepEqual(lasting(a), lasting(b))
 }
 
 // lasting are the owners by which an object is kept or goes. A pod beside its

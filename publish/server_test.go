@@ -314,6 +314,88 @@ func TestNodeAfterUnknownWrite(t *testing.T) {
 	mustPublish(t, n, eight)
 }
 
+var seven = labels.Set{"nvidia.com/gpu.count": "7"}
+
+// late publishes eight on a Node, then seven with an answer that says nothing, and
+// eight again.
+func late(t *testing.T, lost answer) (*server, *Node) {
+	t.Helper()
+	s, client := serve(t,
+		nodeAnswer("1", nil, nil), nodeAnswer("1", eight, nil),
+		nodeAnswer("1", eight, nil), lost,
+		nodeAnswer("1", eight, nil),
+	)
+	client.Timeout = 200 * time.Millisecond
+	n := &Node{Client: client, Name: "a"}
+	mustPublish(t, n, eight)
+	if err := n.Publish(t.Context(), seven); err == nil {
+		t.Fatal("no error")
+	}
+	mustPublish(t, n, eight)
+	return s, n
+}
+
+// TestNodeLateWrite has a write carried out after the agent gave up on it, and on
+// top of a later one. That is no other agent, and again it may be.
+func TestNodeLateWrite(t *testing.T) {
+	for name, lost := range map[string]answer{
+		"no answer": {code: 200, body: nodeMeta("1", seven, nil), delay: time.Second},
+		"cut off":   {code: 200, body: "cut off"},
+		"504":       status(504, metav1.StatusReasonTimeout, "request did not complete within the allotted timeout"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, n := late(t, lost)
+			for range 2 { // the second one is of an agent before us
+				s.answer(nodeAnswer("1", seven, nil), nodeAnswer("1", eight, nil))
+				mustPublish(t, n, eight)
+			}
+			s.answer(nodeAnswer("1", seven, nil))
+			if err := n.Publish(t.Context(), eight); !errors.Is(err, ErrTwoAgents) {
+				t.Errorf("error %v, want ErrTwoAgents", err)
+			}
+		})
+	}
+	t.Run("refused", func(t *testing.T) {
+		_, n := late(t, status(429, metav1.StatusReasonTooManyRequests, "later"))
+		if len(n.rivalry.lost) > 0 {
+			t.Error("what was refused is expected")
+		}
+	})
+}
+
+// TestNodeRival has another agent write over what was corrected, for hours.
+func TestNodeRival(t *testing.T) {
+	s, client := serve(t, nodeAnswer("1", nil, nil), nodeAnswer("1", eight, nil))
+	n := &Node{Client: client, Name: "a"}
+	mustPublish(t, n, eight)
+	correct := func() {
+		t.Helper()
+		s.answer(nodeAnswer("1", seven, nil), nodeAnswer("1", eight, nil))
+		mustPublish(t, n, eight)
+	}
+	correct()
+	for i, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 16 * time.Minute, 32 * time.Minute, time.Hour, time.Hour} {
+		for range 3 {
+			s.answer(nodeAnswer("1", seven, nil))
+			if err := n.Publish(t.Context(), eight); !errors.Is(err, ErrTwoAgents) {
+				t.Fatalf("error %v, want ErrTwoAgents", err)
+			}
+		}
+		if wait := time.Until(n.rivalry.until); wait > want || wait < want-10*time.Second {
+			t.Errorf("the Node is left to it for %v the %dth time, want %v", wait, i+1, want)
+		}
+		n.rivalry.until = time.Now()
+		correct()
+	}
+	// It is gone; and much later there is another.
+	n.rivalry.corrected = n.rivalry.corrected.Add(-rivalTime)
+	correct()
+	s.answer(nodeAnswer("1", seven, nil))
+	if err := n.Publish(t.Context(), eight); !errors.Is(err, ErrTwoAgents) || time.Until(n.rivalry.until) > yieldFirst {
+		t.Errorf("error %v, and left until %v", err, n.rivalry.until)
+	}
+}
+
 func TestNodeWatchErrors(t *testing.T) {
 	event := func(kind string, object any) string {
 		data, _ := json.Marshal(map[string]any{"type": kind, "object": object})
@@ -385,7 +467,6 @@ func TestNodeFeatureAnswers(t *testing.T) {
 	exists := status(409, metav1.StatusReasonAlreadyExists, "already exists")
 	forbidden := status(403, metav1.StatusReasonForbidden, "no")
 	ok := answer{code: 200, body: "{}"}
-	seven := labels.Set{"nvidia.com/gpu.count": "7"}
 	tests := map[string]struct {
 		set     labels.Set
 		answers []answer
@@ -437,6 +518,85 @@ func TestNodeFeatureAnswers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNodeFeatureOwners asks for the owners until there is an answer, and again when
+// the object has others. The labels do not wait for it.
+func TestNodeFeatureOwners(t *testing.T) {
+	owner := func(uid types.UID) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agent", UID: uid}}
+	}
+	live := func(owners []metav1.OwnerReference) answer {
+		a := featureAnswer(eight, "1")
+		a.body.(*nodeFeature).OwnerReferences = owners
+		return a
+	}
+	none, ok := status(404, metav1.StatusReasonNotFound, "not found"), answer{code: 200, body: "{}"}
+	away := errors.New("etcdserver: no leader")
+	for _, test := range []struct {
+		name  string
+		steps []ownersStep
+	}{
+		{"asked later", []ownersStep{
+			{[]answer{none, ok}, nil, away, 1, ""},
+			{[]answer{live(nil)}, nil, away, 1, ""},
+			{[]answer{live(nil), ok}, owner("new"), nil, 1, "new"},
+			{[]answer{live(owner("new"))}, nil, away, 0, ""},
+		}},
+		{"a dead owner", []ownersStep{
+			{[]answer{live(owner("old"))}, nil, away, 1, ""},
+			{[]answer{live(owner("old")), ok}, owner("new"), nil, 1, "new"},
+		}},
+		{"the DaemonSet is replaced, and the pod stays", []ownersStep{
+			{[]answer{none, ok}, owner("old"), nil, 1, "old"},
+			{[]answer{live(owner("old"))}, nil, away, 0, ""},
+			{[]answer{live(nil), ok}, owner("new"), nil, 1, "new"}, // the garbage collector took the old one away
+		}},
+		{"a pod of no DaemonSet", []ownersStep{
+			{[]answer{live(owner("old"))}, nil, nil, 1, ""},
+			{[]answer{live(owner("old"))}, nil, nil, 0, ""},
+		}},
+		{"the answer hangs", []ownersStep{
+			{[]answer{none, ok}, nil, context.DeadlineExceeded, 1, ""},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, client := serve(t)
+			n := &NodeFeature{Client: client, Namespace: "ns", NodeName: "a"}
+			for i, step := range test.steps {
+				asked := 0
+				n.AskOwners = func(ctx context.Context) ([]metav1.OwnerReference, error) {
+					asked++
+					if errors.Is(step.err, context.DeadlineExceeded) {
+						<-ctx.Done()
+					}
+					return step.owners, step.err
+				}
+				s.answer(step.answers...)
+				mustPublish(t, n, eight)
+				_, sent := s.requests()
+				written := ""
+				for _, uid := range []string{"old", "new"} {
+					if strings.Contains(sent[len(sent)-1], `"uid":"`+uid+`"`) {
+						written = uid
+					}
+				}
+				if asked != step.asked || written != step.written {
+					t.Errorf("step %d: asked %d times and wrote the owner %q, want %d and %q", i+1, asked, written, step.asked, step.written)
+				}
+			}
+		})
+	}
+}
+
+// ownersStep is one Publish: what the API server answers, what AskOwners does and how
+// often, and the UID of the owner in what is written last.
+type ownersStep struct {
+	answers []answer
+	owners  []metav1.OwnerReference
+	err     error
+	asked   int
+	written string
 }
 
 func TestDaemonSets(t *testing.T) {

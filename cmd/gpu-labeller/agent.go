@@ -88,7 +88,7 @@ func (s *sinks) writesCluster() bool {
 }
 
 // open makes the sinks. It asks the API server only where the flags leave open
-// which sinks there are, and for the DaemonSet.
+// which sinks there are.
 func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) {
 	if err := f.checkNames(); err != nil {
 		return nil, err
@@ -151,11 +151,7 @@ func (f *sinkFlags) open(ctx context.Context, log *slog.Logger) (*sinks, error) 
 			return nil, cli.Exit(exitUsage, errors.New("labels go to a NodeFeature object, for --sink=node-feature or since the cluster has them, and that needs a namespace: give --namespace, or set NAMESPACE from the pod's metadata.namespace; or label the Node itself (--sink=node)"))
 		}
 		if f.podName != "" {
-			owners, err := publish.PodOwners(ctx, s.client, object.Namespace, f.podName)
-			if err != nil {
-				log.Warn("the NodeFeature object will outlive the DaemonSet: " + err.Error())
-			}
-			object.Owners = owners
+			object.AskOwners = askOwners(s.client, object.Namespace, f.podName, log)
 		}
 		s.all = append(s.all, object)
 	}

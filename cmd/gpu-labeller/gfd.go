@@ -115,7 +115,7 @@ func (g *gfd) run() error {
 	case err != nil:
 		return err
 	}
-	if g.out, err = settings.open(ctx, g.stdout, g.log); err != nil {
+	if g.out, err = settings.open(g.stdout, g.log); err != nil {
 		return err
 	}
 	if g.out.client != nil && !g.flags.forceNodeName {
@@ -186,7 +186,7 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 				return labels.Options{}, err
 			}
 			if !fresh.sameRun(settings) {
-				another, err := fresh.open(ctx, g.stdout, g.log)
+				another, err := fresh.open(g.stdout, g.log)
 				if err != nil {
 					return labels.Options{}, err
 				}

@@ -134,7 +134,7 @@ func TestGFDHeld(t *testing.T) {
 				}
 			}
 			s := &gfdSettings{gfdFlags: gfdFlags{outputFile: file, given: map[string]bool{"mig-strategy": test.strategy}}, unread: true}
-			out, err := s.open(context.Background(), nil, nil)
+			out, err := s.open(nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -25,12 +25,12 @@ type gfdOutput struct {
 	client *publish.Client // nil for a file
 }
 
-// open makes the sink. It asks the API server for the DaemonSet only.
-func (s *gfdSettings) open(ctx context.Context, stdout io.Writer, log *slog.Logger) (*gfdOutput, error) {
+// open makes the sink, and asks nobody.
+func (s *gfdSettings) open(stdout io.Writer, log *slog.Logger) (*gfdOutput, error) {
 	out := &gfdOutput{}
 	switch {
 	case s.useNodeFeatureAPI:
-		object, err := s.nodeFeature(ctx, log)
+		object, err := s.nodeFeature(log)
 		if err != nil {
 			return nil, err
 		}
@@ -46,7 +46,7 @@ func (s *gfdSettings) open(ctx context.Context, stdout io.Writer, log *slog.Logg
 	return out, nil
 }
 
-func (s *gfdSettings) nodeFeature(ctx context.Context, log *slog.Logger) (*publish.NodeFeature, error) {
+func (s *gfdSettings) nodeFeature(log *slog.Logger) (*publish.NodeFeature, error) {
 	const instead = "; or write a file with --use-node-feature-api=false"
 	switch {
 	case s.nodeName == "":
@@ -81,10 +81,7 @@ func (s *gfdSettings) nodeFeature(ctx context.Context, log *slog.Logger) (*publi
 		return nil, err
 	}
 	if s.podName != "" {
-		object.Owners, err = publish.PodOwners(ctx, object.Client, s.namespace, s.podName)
-		if err != nil {
-			log.Warn("the NodeFeature object will outlive the DaemonSet: " + err.Error())
-		}
+		object.AskOwners = askOwners(object.Client, s.namespace, s.podName, log)
 	}
 	return object, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,11 +10,13 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
+	"github.com/gpu-labeller/gpu-labeller/publish"
 )
 
 func init() {
@@ -77,6 +80,23 @@ func kubectlConfig(kubeconfig string) (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	return config, nil
+}
+
+// askOwners asks for the owners of a NodeFeature object by the agent's pod. The log is
+// told when that begins to fail, and when it ends.
+func askOwners(client *publish.Client, namespace, pod string, log *slog.Logger) func(context.Context) ([]metav1.OwnerReference, error) {
+	failed := false
+	return func(ctx context.Context) ([]metav1.OwnerReference, error) {
+		owners, err := publish.PodOwners(ctx, client, namespace, pod)
+		switch {
+		case err != nil && !failed:
+			log.Warn("the owner of the NodeFeature object is not known, and without it the object outlives the DaemonSet; asking again each time that it is looked at: " + err.Error())
+		case err == nil && failed:
+			log.Info("the owner of the NodeFeature object is known")
+		}
+		failed = err != nil
+		return owners, err
+	}
 }
 
 // podNamespace is the namespace of the pod that this is, or empty.

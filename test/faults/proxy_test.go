@@ -3,6 +3,8 @@
 package faults
 
 import (
+	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -14,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -25,6 +28,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -33,10 +37,11 @@ import (
 // proxy stands between an agent and the API server, and answers in its place
 // where a fault says so.
 type proxy struct {
-	server *httptest.Server
-	mu     sync.Mutex
-	fault  fault
-	hits   atomic.Int64 // requests that met the fault
+	server   *httptest.Server
+	upstream http.Handler
+	mu       sync.Mutex
+	fault    fault
+	hits     atomic.Int64 // requests that met the fault, and were over
 
 	authority *authority
 	cert      atomic.Pointer[tls.Certificate]
@@ -60,7 +65,7 @@ func (h *host) viaProxy() {
 	upstream.Transport, upstream.FlushInterval = transport, -1
 	quiet := log.New(discard{}, "", 0)
 	upstream.ErrorLog = quiet
-	p := &proxy{authority: newAuthority(h)}
+	p := &proxy{authority: newAuthority(h), upstream: upstream}
 	p.certify(h, time.Hour)
 	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
@@ -189,6 +194,81 @@ func silent(_ http.ResponseWriter, r *http.Request) bool {
 	_, _ = io.Copy(io.Discard, r.Body)
 	<-r.Context().Done()
 	return true
+}
+
+// hold holds the first of some requests until whoever sent it has given up on it, or
+// is gone. Then carryOut has the API server carry it out. held is closed when there
+// is one.
+func (h *host) hold(which func(*http.Request) bool) (held <-chan struct{}, carryOut func()) {
+	var late *http.Request
+	first := make(chan struct{})
+	var once sync.Once
+	h.proxy.set(only(which, func(_ http.ResponseWriter, r *http.Request) (mine bool) {
+		once.Do(func() {
+			mine = true
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				h.Errorf("the request that is held: %v", err)
+			}
+			late = r.Clone(context.WithoutCancel(r.Context()))
+			late.Body = io.NopCloser(bytes.NewReader(body))
+			close(first)
+		})
+		if mine {
+			<-r.Context().Done()
+		}
+		return mine
+	}))
+	return first, func() {
+		h.Helper()
+		answer := httptest.NewRecorder()
+		h.proxy.upstream.ServeHTTP(answer, late)
+		if answer.Code != http.StatusOK {
+			h.Errorf("the write that is late is not carried out: %d %s", answer.Code, answer.Body)
+		}
+	}
+}
+
+// lateRows have a write carried out late, when the hardware is what it was before.
+// The labels must be right within a minute.
+func lateRows(area, name string, which func(*http.Request) bool) []row {
+	late := func(givenUp func(h *host)) func(*host) {
+		return func(h *host) {
+			held, carryOut := h.hold(which)
+			newHardware(h)
+			h.until("the write", 30*time.Second, func() bool {
+				select {
+				case <-held:
+					return true
+				default:
+					return false
+				}
+			})
+			oldHardware(h)
+			h.awaitScans(2)
+			givenUp(h)
+			h.until("the end of the request", time.Minute, func() bool { return h.proxy.hits.Load() > 0 })
+			h.awaitScans(2)
+			from := len(h.history.since(0))
+			carryOut()
+			h.until("the labels of the hardware that is gone", 10*time.Second, func() bool { return len(h.history.since(from)) > 0 })
+			h.until("the right labels again", time.Minute, func() bool { return maps.Equal(h.history.newest(), h.sets[all]) })
+		}
+	}
+	return []row{
+		{
+			area: area, name: name + "late write",
+			fault:  "a write is carried out after the agent has given up on it, when the hardware is the old one again; put right within a minute",
+			setup:  func(h *host) { h.viaProxy() },
+			during: []step{{do: late(func(*host) {}), want: want{of: all}, through: []want{{of: other}}}},
+		},
+		{
+			area: area, name: name + "late write of a killed agent",
+			fault:  "a write is carried out after the agent was killed (SIGKILL) and started again, when the hardware is the old one again",
+			setup:  func(h *host) { h.viaProxy() },
+			during: []step{{do: late(func(h *host) { h.restart(syscall.SIGKILL) }), want: want{of: all}, through: []want{{of: other}}}},
+		},
+	}
 }
 
 // authority issues certificates for the proxy.

@@ -57,6 +57,7 @@ func serverRows() []row {
 		broken("silent", "no answer at all, for half a minute", only(get, silent), 1),
 		broken("slow", "a byte now and then, for half a minute", only(get, slow), 1),
 	}
+	rows = append(rows, lateRows(area, "API: ", patch)...)
 	rows = append(rows,
 		row{
 			area: area, name: "API: certificate expired", fault: "its certificate has expired, and is renewed",
@@ -261,7 +262,7 @@ func writerRows() []row {
 		},
 		{
 			name: "two agents on a Node", fault: "a second agent labels the Node, for other hardware; it ends, and the first is started again",
-			during: []step{{do: func(h *host) { h.other = h.second() }, says: "another agent publishes other labels", want: want{of: other}}},
+			during: []step{{do: func(h *host) { h.other = h.second() }, says: "another agent publishes other labels", want: want{of: other}, through: []want{{of: all}}}},
 			after: whole(func(h *host) {
 				before := h.history.ours()
 				time.Sleep(3 * time.Second)

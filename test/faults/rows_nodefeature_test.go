@@ -85,7 +85,7 @@ func nodeFeatureRows() []row {
 			after: []step{{do: func(h *host) { h.proxy.set(nil) }, want: want{of: other}}},
 		}
 	}
-	rows := []row{
+	rows := append(lateRows(faulty, "", writes), []row{
 		broken("401", "401, token not accepted", objects, status(401, "Unauthorized"), 3),
 		broken("403", "403 for each request", objects, status(403, "Forbidden"), 3),
 		broken("403 for update", "403 for update alone", writes, status(403, "Forbidden"), 2),
@@ -233,7 +233,7 @@ func nodeFeatureRows() []row {
 			during: []step{{do: func(h *host) { h.w.removeNFD(h.T) }, says: "the cluster has no NodeFeature resource", want: want{of: none}, through: []want{{of: none}}}},
 			after:  whole(func(h *host) { h.w.installNFD(h.T) }),
 		},
-	}
+	}...)
 	for i := range rows {
 		rows[i].sink, rows[i].name = "node-feature", "NodeFeature: "+rows[i].name
 	}
