@@ -17,6 +17,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 )
 
 const (
@@ -338,7 +340,8 @@ func (c *child) crashText(decodeErr error, itself bool) string {
 	return text
 }
 
-// firstLine is the first line that says something, fit for a message.
+// firstLine is the first line that says something, fit for a message. The library
+// wrote it, and may name GPUs by UUID and serial number.
 func firstLine(text []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	line = strings.Map(func(r rune) rune {
@@ -347,5 +350,6 @@ func firstLine(text []byte) string {
 		}
 		return -1
 	}, strings.ToValidUTF8(line, ""))
+	line = redact.Foreign(line) // before a part of a UUID is left
 	return line[:min(len(line), 200)]
 }

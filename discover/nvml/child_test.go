@@ -254,6 +254,8 @@ func TestNonsense(t *testing.T) {
 		{"too many GPUs", `printf '{"init":"SUCCESS","gpus":['; i=0; while [ $i -lt 1024 ]; do printf '{"index":0},'; i=$((i+1)); done; printf '{"index":0}]}'`, "more than 1024 gpus"},
 		{"bad address", `printf '{"init":"SUCCESS","gpus":[{"index":0,"pci_address":"here"}]}'`, "parsing PCI address"},
 		{"stderr is told", `echo 'undefined symbol: nvmlX' >&2; exit 127`, "undefined symbol: nvmlX"},
+		{"stderr has a UUID and a serial number", `echo 'GPU-5a1b2c3d-0000-1111-2222-333344445555 serial 1652923033445' >&2; exit 1`, "(GPU-(UUID) serial (number))"},
+		{"stderr has a UUID where it is cut", `head -c 180 /dev/zero | tr '\000' x >&2; echo ' GPU-5a1b2c3d-0000-1111-2222-333344445555' >&2; exit 1`, "x GPU-(UUID))"},
 		{"terminal escapes", `printf '\033[2Jboo\n' >&2; exit 1`, "[2Jboo"},
 	}
 	for _, test := range tests {
