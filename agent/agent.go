@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -90,7 +91,8 @@ type Config struct {
 	// they can be received.
 	Uevents bool
 
-	// Logger is where errors end. Default slog.Default().
+	// Logger is where errors end. Default slog.Default(). What NVML and the API server
+	// say is passed on as it is: see redact.Handler.
 	Logger *slog.Logger
 	// Version is for the metrics.
 	Version string
@@ -225,7 +227,7 @@ func (a *Agent) event(reason, message string) {
 		return
 	}
 	select {
-	case a.events <- event{reason, redact(message)}:
+	case a.events <- event{reason, redact.UUIDs(message)}:
 	default:
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/discover/pci"
 	"github.com/gpu-labeller/gpu-labeller/internal/logbuf"
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -328,7 +329,7 @@ func (b *bench) start(change func(*Config), sinks ...publish.Sink) *Agent {
 		Host:     b.host(),
 		Sinks:    sinks,
 		Interval: time.Minute,
-		Logger:   slog.New(slog.NewTextHandler(b.logs, nil)),
+		Logger:   slog.New(redact.Handler(slog.NewTextHandler(b.logs, nil))),
 	}
 	if change != nil {
 		change(&config)

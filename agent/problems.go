@@ -17,13 +17,13 @@ func (l *problemLog) update(log *slog.Logger, problems []discover.Problem) {
 	for _, p := range problems {
 		id := identity(p)
 		if !now[id] && !l.known[id] {
-			log.Warn(redact(p.Text), attributes(p)...)
+			log.Warn(p.Text, attributes(p)...)
 		}
 		now[id] = true
 	}
 	for id := range l.known {
 		if !now[id] {
-			log.Info("no longer: "+redact(id.Text), attributes(discover.Problem{Source: id.Source, Device: id.Device})...)
+			log.Info("no longer: "+id.Text, attributes(discover.Problem{Source: id.Source, Device: id.Device})...)
 		}
 	}
 	l.known = now
@@ -35,7 +35,7 @@ func attributes(p discover.Problem) []any {
 		a = append(a, "device", p.Device)
 	}
 	if p.Cure != "" {
-		a = append(a, "cure", redact(p.Cure))
+		a = append(a, "cure", p.Cure)
 	}
 	return a
 }
@@ -47,9 +47,3 @@ func identity(p discover.Problem) discover.Problem {
 	p.Text = processID.ReplaceAllString(p.Text, "process")
 	return p
 }
-
-var uuid = regexp.MustCompile(`(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}`)
-
-// redact leaves out UUIDs: those of GPUs name pieces of hardware for ever, and a
-// fabric's is part of a label's value.
-func redact(text string) string { return uuid.ReplaceAllString(text, "(UUID)") }

@@ -56,7 +56,7 @@ func (l *loop) reload() {
 	if err != nil {
 		l.metrics.reloads.add(1, "error")
 		l.metrics.reloaded.set(0)
-		text := "the new configuration is not used, and the old one stays in force: " + redact(err.Error())
+		text := "the new configuration is not used, and the old one stays in force: " + err.Error()
 		l.log.Error(text)
 		l.event("ConfigInvalid", text)
 		return

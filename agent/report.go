@@ -71,7 +71,7 @@ func (p *publisher) result(result string, err error) {
 	bad := func(r string) bool { return r != resultOK && r != resultConflict && r != resultRefused }
 	switch {
 	case bad(result) && result != was:
-		p.log.Warn("labels could not be published; trying again: "+redact(err.Error()), "sink", p.sink.String())
+		p.log.Warn("labels could not be published; trying again: "+err.Error(), "sink", p.sink.String())
 	case !bad(result) && bad(was):
 		p.log.Info("labels can be published again", "sink", p.sink.String())
 	}
@@ -89,7 +89,7 @@ func (p *publisher) report(err *publish.ConflictError, set labels.Set) (left []s
 	for _, c := range slices.Concat(conflicts, stale) {
 		left = append(left, c.Key)
 		untrue := slices.Contains(stale, c)
-		theirs := redact(c.Value)
+		theirs := c.Value
 		c.Value = "" // another one is no other conflict
 		now[c] = true
 		values[series(p.name, c.Key, c.Manager)] = 1
@@ -100,7 +100,7 @@ func (p *publisher) report(err *publish.ConflictError, set labels.Set) (left []s
 				"sink", p.sink.String(), "label", c.Key, "manager", c.Manager)
 			p.event("LabelConflict", fmt.Sprintf("%v: label %s does not hold for this node and is left alone: it was set by %s", p.sink, c.Key, c.Manager))
 		default:
-			ours := redact(set[c.Key])
+			ours := set[c.Key]
 			cure := "end who sets it, or give --force-conflicts"
 			if n, ok := p.sink.(*publish.Node); ok {
 				cure = fmt.Sprintf("to have ours back: kubectl label node %s %s-", n.Name, c.Key)
@@ -132,7 +132,7 @@ func (p *publisher) reportRefused(err *publish.ConflictError) (keys []string) {
 			now[r.Key] = true
 			values[series(p.name, r.Key)] = 1
 			if !p.refused[r.Key] {
-				p.log.Warn("label left as it is: admission refuses it, and not the others; change the webhook or policy. Trying again: "+redact(r.Reason), "sink", p.sink.String(), "label", r.Key)
+				p.log.Warn("label left as it is: admission refuses it, and not the others; change the webhook or policy. Trying again: "+r.Reason, "sink", p.sink.String(), "label", r.Key)
 				p.event("LabelRefused", fmt.Sprintf("%v: label %s is left as it is, since admission refuses it: %s", p.sink, r.Key, r.Reason))
 			}
 		}
@@ -197,14 +197,14 @@ func diff(was, now labels.Set) []any {
 		old, ok := was[key]
 		switch value := now[key]; {
 		case !ok:
-			added = append(added, key+"="+redact(value))
+			added = append(added, key+"="+value)
 		case old != value:
-			changed = append(changed, key+"="+redact(value)+" (was "+redact(old)+")")
+			changed = append(changed, key+"="+value+" (was "+old+")")
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(was)) {
 		if _, ok := now[key]; !ok {
-			removed = append(removed, key+"="+redact(was[key]))
+			removed = append(removed, key+"="+was[key])
 		}
 	}
 	var attributes []any

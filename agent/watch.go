@@ -49,7 +49,7 @@ func (p *publisher) keepWatching(ctx context.Context, sink Watcher) {
 		result := resultOf(err)
 		if result != last {
 			if err != nil {
-				p.log.Warn("the watch failed; trying again: "+redact(err.Error()), "sink", p.sink.String())
+				p.log.Warn("the watch failed; trying again: "+err.Error(), "sink", p.sink.String())
 			} else {
 				p.log.Info("the watch works again", "sink", p.sink.String())
 			}

@@ -23,6 +23,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/agent"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/internal/footprint"
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -362,9 +363,9 @@ func (f *agentFlags) logger() *slog.Logger {
 		return a
 	}}
 	if f.logFormat.Value == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+		return slog.New(redact.Handler(slog.NewJSONHandler(os.Stderr, options)))
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, options))
+	return slog.New(redact.Handler(slog.NewTextHandler(os.Stderr, options)))
 }
 
 // runAgent labels the node until the process is told to end.

@@ -22,6 +22,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/internal/footprint"
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -65,11 +66,11 @@ func runGFD(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "GPU Feature Discovery version %s (gpu-labeller)\n", cli.Version(release))
 		return exitOK
 	}
-	g := &gfd{flags: f, stdout: stdout, start: time.Now(), log: slog.New(slog.NewTextHandler(stderr, nil))}
+	g := &gfd{flags: f, stdout: stdout, start: time.Now(), log: slog.New(redact.Handler(slog.NewTextHandler(stderr, nil)))}
 	if len(f.stray) > 0 {
 		g.log.Warn("passed over, as by GFD: " + strings.Join(f.stray, " ") + "; a flag's value stands after an equals sign, or follows it if it is no boolean")
 	}
-	if err := g.run(); err != nil {
+	if err := redact.Error(g.run()); err != nil {
 		fmt.Fprintln(stderr, "Error:", cli.Printable(err.Error()))
 		return exitFailure
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 )
 
 // release is set by the build: -ldflags "-X main.release=v1.2.3".
@@ -90,7 +91,7 @@ With codes 3 to 8, the labels that could be told are printed all the same.`,
 			if f.print {
 				return printLabels(cmd, &f)
 			}
-			return runAgent(cmd, &f)
+			return redact.Error(runAgent(cmd, &f))
 		},
 	}
 	cmd.SetFlagErrorFunc(cli.UsageFlags)

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -64,6 +65,33 @@ func TestStartsNothingElse(t *testing.T) {
 		if n := bytes.Count(text, []byte("exec.Command(")); n != 1 || !bytes.Contains(text, []byte("exec.Command(executable, childCommand")) {
 			t.Errorf("%s starts %d programs, want itself alone", file, n)
 		}
+	}
+}
+
+// All loggers of the command write through redact.Handler.
+func TestLogsAreRedacted(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handlers := 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := bytes.Count(text, []byte("slog.NewTextHandler(")) + bytes.Count(text, []byte("slog.NewJSONHandler("))
+		clean := bytes.Count(text, []byte("redact.Handler(slog.New"))
+		if all != clean || bytes.Contains(text, []byte("slog.Default(")) {
+			t.Errorf("%s: %d handlers, %d of them without UUIDs", file, all, clean)
+		}
+		handlers += all
+	}
+	if handlers != 3 {
+		t.Errorf("%d handlers found, want those of the agent, text and JSON, and of GFD", handlers)
 	}
 }
 

@@ -224,6 +224,15 @@ func TestRecordHidesUUIDs(t *testing.T) {
 	if a.GPUs[0].UUID != "GPU-deadbeef" {
 		t.Error("the answer itself was changed")
 	}
+	said := &nvml.Answer{Failure: &nvml.Failure{Kind: nvml.Crash, Text: "GPU-5a1b2c3d-0000-1111-2222-333344445555 serial 1652923033445"}}
+	said.Detail = said.Failure.Text
+	if f, err = Record(discover.Host{Root: hostfs.Root(t.TempDir())}, said); err != nil {
+		t.Fatal(err)
+	}
+	want := "GPU-(UUID) serial (number)"
+	if f.NVML.Detail != want || f.NVML.Failure.Text != want || said.Failure.Text == want {
+		t.Errorf("recorded: %+v %+v", f.NVML, f.NVML.Failure)
+	}
 }
 
 func FuzzParse(f *testing.F) {

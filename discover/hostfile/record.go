@@ -16,6 +16,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 )
 
 // What is recorded of a PCI function. Nothing here identifies the machine:
@@ -127,12 +128,19 @@ func withoutSerials(text []byte) []byte {
 }
 
 // anonymous is a copy of the answer with the GPUs' UUIDs and serial numbers
-// replaced. The UUID of the NVLink cluster stays: it is part of a label.
+// replaced, and taken out of what the loader and the NVML process said. The UUID of
+// the NVLink cluster stays: it is part of a label.
 func anonymous(a *nvml.Answer) *nvml.Answer {
 	if a == nil {
 		return nil
 	}
 	b := *a
+	b.Detail = redact.Foreign(a.Detail)
+	if a.Failure != nil {
+		failure := *a.Failure
+		failure.Text = redact.Foreign(failure.Text)
+		b.Failure = &failure
+	}
 	b.GPUs = slices.Clone(a.GPUs)
 	for i := range b.GPUs {
 		b.GPUs[i].Name = string(withoutSerials([]byte(b.GPUs[i].Name)))

@@ -17,6 +17,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 )
 
 const (
@@ -24,9 +26,6 @@ const (
 	// mark in its environment.
 	childCommand  = "nvml-probe"
 	childVariable = "GPU_LABELLER_NVML_CHILD"
-	// maxAnswer bounds what is read from the child. 16 GPUs of 7 MIG devices
-	// each are 60 kB.
-	maxAnswer = 4 << 20
 	// maxStderr is how much of the child's standard error is kept.
 	maxStderr = 4 << 10
 	// reapTime is how long a child that was killed, or that has answered, is
@@ -282,15 +281,13 @@ func (p *Prober) kill(c *child) {
 
 var errTooLong = fmt.Errorf("it wrote more than %d bytes", maxAnswer)
 
-// MaxGPUs is more than any host has; NVML and recorded hosts may say anything.
-const MaxGPUs = 1024
-
-// decode reads an answer: one JSON object, bounded in size. What follows it is of
-// no interest.
+// decode reads an answer: one JSON object, bounded in size and in what it takes
+// decoded. What follows it is of no interest, and the end of the pipe is not waited
+// for.
 func decode(r io.Reader) (Answer, error) {
 	limited := &io.LimitedReader{R: r, N: maxAnswer}
-	var a Answer
-	err := json.NewDecoder(limited).Decode(&a)
+	var text json.RawMessage
+	err := json.NewDecoder(limited).Decode(&text)
 	switch {
 	case err != nil && limited.N == 0:
 		return Answer{}, errTooLong
@@ -299,18 +296,17 @@ func decode(r io.Reader) (Answer, error) {
 	case err != nil:
 		return Answer{}, fmt.Errorf("its answer: %w", err)
 	}
-	return a, a.check()
-}
-
-// check refuses an answer that says nothing, or nothing that can be.
-func (a *Answer) check() error {
-	switch {
-	case a.Failure == nil && a.Init == "":
-		return errors.New("its answer says nothing")
-	case len(a.GPUs) > MaxGPUs:
-		return fmt.Errorf("its answer has %d GPUs", len(a.GPUs))
+	if err := checkCounts(text); err != nil {
+		return Answer{}, err
 	}
-	return nil
+	var a Answer
+	if err := json.Unmarshal(text, &a); err != nil {
+		return Answer{}, fmt.Errorf("its answer: %w", err)
+	}
+	if a.Failure == nil && a.Init == "" {
+		return Answer{}, errors.New("its answer says nothing")
+	}
+	return a, nil
 }
 
 // crashText says how a child ended that gave no answer: by a signal, with an exit
@@ -344,7 +340,8 @@ func (c *child) crashText(decodeErr error, itself bool) string {
 	return text
 }
 
-// firstLine is the first line that says something, fit for a message.
+// firstLine is the first line that says something, fit for a message. The library
+// wrote it, and may name GPUs by UUID and serial number.
 func firstLine(text []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	line = strings.Map(func(r rune) rune {
@@ -353,5 +350,6 @@ func firstLine(text []byte) string {
 		}
 		return -1
 	}, strings.ToValidUTF8(line, ""))
+	line = redact.Foreign(line) // before a part of a UUID is left
 	return line[:min(len(line), 200)]
 }
