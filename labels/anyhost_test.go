@@ -141,10 +141,10 @@ func TestGPUThatDoesNotWorkOnlyCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		inv, opts := drawHost(t), drawAnyOptions(t)
 		want, _ := Compute(inv, opts)
-		more := *inv
+		maker := rapid.SampledFrom([]uint16{pci.NVIDIA, pci.AMD, pci.Intel}).Draw(t, "maker of the other")
 		g := discover.GPU{
-			Function:  &pci.Function{Address: pci.Address{Bus: 0x80}, Class: 0x030200},
-			Vendor:    rapid.SampledFrom([]discover.Vendor{discover.NVIDIA, discover.AMD, discover.Intel}).Draw(t, "maker of the other"),
+			Function:  &pci.Function{Address: pci.Address{Bus: 0x80}, Vendor: maker, Class: 0x030200},
+			Vendor:    map[uint16]discover.Vendor{pci.NVIDIA: discover.NVIDIA, pci.AMD: discover.AMD, pci.Intel: discover.Intel}[maker],
 			Condition: rapid.SampledFrom([]discover.Condition{discover.Failed, discover.NoDriver, discover.Passthrough}).Draw(t, "condition of the other"),
 			Product:   "another", MemoryBytes: 1 << 30,
 		}
@@ -154,8 +154,8 @@ func TestGPUThatDoesNotWorkOnlyCounts(t *testing.T) {
 		case discover.Intel:
 			g.Intel = &intel.GPU{Tiles: 2}
 		}
-		more.GPUs = append(slices.Clone(inv.GPUs), g)
-		got, _ := Compute(&more, opts)
+		got, _ := Compute(withUnusable(t, inv, g), opts)
+		dropNewPCI(got, want)
 		for _, set := range []Set{got, want} {
 			for _, key := range []string{"state", "count.pci", "count.failed", "count.passthrough"} {
 				delete(set, ExtraPrefix+key)

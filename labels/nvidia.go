@@ -43,7 +43,7 @@ func nvidiaLabels(s Set, inv *discover.Inventory, opts Options) []Rejected {
 		s["nvidia.com/gfd.timestamp"] = strconv.FormatInt(opts.Timestamp.Unix(), 10)
 	}
 	driverLabels(s, &inv.NVIDIA)
-	vgpuLabels(s, inv.Functions)
+	vgpuLabels(s, inv)
 	rejected := mpsLabel(s, gpus, opts.Sharing)
 	if rejected != nil {
 		opts.Sharing = nil // nothing is shared then
@@ -134,16 +134,17 @@ func fabricClique(gpus []*discover.GPU) string {
 }
 
 // vgpuLabels tells whether the node is a virtual machine with an NVIDIA vGPU.
-// Without configuration space there is no telling.
-func vgpuLabels(s Set, functions []pci.Function) {
+// Without configuration space there is no telling, but a GPU that does not work
+// needs to tell nothing: that of one which fell off the bus reads as ones.
+func vgpuLabels(s Set, inv *discover.Inventory) {
 	var vgpu *pci.Function
 	unread := false
-	for i := range functions {
-		f := &functions[i]
+	for i := range inv.Functions {
+		f := &inv.Functions[i]
 		switch {
 		case f.Vendor != pci.NVIDIA:
 		case f.VGPU == nil:
-			unread = true
+			unread = unread || !ofUnusable(f, inv.GPUs)
 		case f.VGPU.Present && (vgpu == nil || f.Address.Compare(vgpu.Address) > 0):
 			vgpu = f
 		}
@@ -161,6 +162,21 @@ func vgpuLabels(s Set, functions []pci.Function) {
 	if branch := sanitise(vgpu.VGPU.HostDriverBranch); branch != "" {
 		s["nvidia.com/vgpu.host-driver-branch"] = branch
 	}
+}
+
+// ofUnusable tells whether f belongs to a GPU that is not usable, as its audio
+// controller, too, does.
+func ofUnusable(f *pci.Function, gpus []discover.GPU) bool {
+	device := f.Address
+	device.Function = 0
+	return slices.ContainsFunc(gpus, func(g discover.GPU) bool {
+		if g.Function == nil || g.Condition == discover.Usable {
+			return false
+		}
+		at := g.Function.Address
+		at.Function = 0
+		return at == device
+	})
 }
 
 // mpsLabel tells whether the device plugin shares GPUs through MPS, which it

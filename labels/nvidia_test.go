@@ -134,6 +134,14 @@ func TestVGPU(t *testing.T) {
 	first := &pci.VGPU{Present: true, HostDriverVersion: "550.90.05", HostDriverBranch: "r550_00"}
 	last := &pci.VGPU{Present: true, HostDriverVersion: "580.1", HostDriverBranch: "r580_00"}
 	backwards := vgpu(first, last)
+	// The GPU at the second place, with a function for its sound.
+	lost := func(inv *discover.Inventory) *discover.Inventory {
+		inv.GPUs = append(inv.GPUs, failed(t4(1)))
+		sound := *function(1, pci.NVIDIA, 0x10f8)
+		sound.Address.Function, sound.Class = 1, 0x040300
+		inv.Functions = append(inv.Functions, sound)
+		return inv
+	}
 	slices.Reverse(backwards.Functions)
 	runRules(t, []ruleTest{
 		{"a vGPU", vgpu(&pci.VGPU{}, first), Options{}, `
@@ -146,6 +154,8 @@ func TestVGPU(t *testing.T) {
 		{"none", vgpu(&pci.VGPU{}), Options{}, "vgpu.present=false\n!vgpu.host*"},
 		{"configuration space unread", vgpu(nil), Options{}, "!vgpu.*"},
 		{"configuration space unread of one", vgpu(&pci.VGPU{}, nil), Options{}, "!vgpu.*"},
+		{"configuration space unread of a GPU that is lost", lost(vgpu(&pci.VGPU{}, nil)), Options{}, "vgpu.present=false"},
+		{"configuration space unread of a GPU beside one that is lost", lost(vgpu(nil, nil)), Options{}, "!vgpu.*"},
 		{"a vGPU beside one unread", vgpu(nil, first), Options{}, "vgpu.present=true"},
 		{"no NVIDIA function", vgpu(), Options{}, "vgpu.present=false"},
 	})

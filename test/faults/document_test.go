@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -15,6 +16,8 @@ import (
 	"testing"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/standin"
 )
 
 const document = "../../docs/reliability.md"
@@ -57,6 +60,36 @@ func TestRowsAreNamedApart(t *testing.T) {
 			t.Errorf("%q and %q are both %s", r.name, other, name)
 		}
 		seen[name] = r.name
+	}
+}
+
+// TestEachQuestionFails checks that each question which NVML is asked fails in a row.
+func TestEachQuestionFails(t *testing.T) {
+	fail := map[string]bool{"nvmlInit": true, "nvmlDeviceGetHandleByIndex": true} // in ways of their own
+	for _, r := range rows() {
+		for _, q := range r.questions {
+			fail[q] = true
+		}
+	}
+	binary := build(t)
+	for name, text := range map[string]string{"linked": linked(2), "split": splitGPUs(2)} {
+		for _, without := range [][]string{nil, {"nvmlDeviceGetGpuFabricInfo"}} {
+			driver := standin.DriverRoot(t, text+"log asked\n", without...)
+			if out, err := exec.Command(binary, "--print", "--root", t.TempDir(), "--driver-root", driver).CombinedOutput(); err != nil {
+				t.Logf("%s: %v\n%s", name, err, out) // there is no bus
+			}
+			asked, err := os.ReadFile(filepath.Join(driver, "usr/lib64/asked"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(asked)) {
+				question := version.ReplaceAllString(strings.Fields(line)[0], "")
+				if !fail[question] {
+					t.Errorf("%s: no row has %s fail", name, question)
+					fail[question] = true // once is enough
+				}
+			}
+		}
 	}
 }
 

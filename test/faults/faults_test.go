@@ -51,6 +51,8 @@ type row struct {
 	alone  bool   // no other row may run beside it
 	flags  []string
 
+	questions []string // to NVML, that fail
+
 	chooses bool        // no sink is given
 	setup   func(*host) // before the agent starts
 	before  want        // zero is all

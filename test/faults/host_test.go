@@ -47,15 +47,35 @@ type host struct {
 	token string // the agent's
 	other *process
 
-	release func() // see holdInKernel
+	release  func() // see holdInKernel
+	recorded int    // see record
 }
 
 const (
 	hardware = "driver 550.107.02\ncuda 12050\n"
-	// A GPU of the hardware that there is, and of that which takes its place.
-	oldGPU = "gpu bus=00000000:%02x:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=0\n"
-	newGPU = "gpu bus=00000000:%02x:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-80GB mem=81920 cc=8.0 mig=0\n"
+	// A GPU of the hardware that there is, and of that which takes its place. No
+	// A100 is on a fabric: these are, so that a label of every row has a UUID in it,
+	// which no log may have.
+	oldGPU = "gpu bus=00000000:%02x:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=0" + onFabric + "\n"
+	newGPU = "gpu bus=00000000:%02x:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-80GB mem=81920 cc=8.0 mig=0" + onFabric + "\n"
+
+	onFabric = " fstate=3 cluster=5ad00000-0000-4000-8000-00000000fab0 clique=1"
+	// linkedGPU is oldGPU with all that a driver may say of one; what follows the GPUs
+	// links them with each other.
+	linkedGPU = "gpu bus=00000000:%02x:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=0 addressing=1 nvlinks=12 nvlinkver=3.0" + onFabric + "\n"
+	allLinked = "p2p all\n"
 )
+
+// linked is what NVML says of n GPUs that are linked with each other.
+func linked(n int) string { return gpus(linkedGPU, n) + allLinked }
+
+// hasLinks is a setup that has the GPUs be linked ones.
+func hasLinks(n int) func(*host) {
+	return func(h *host) {
+		h.says(linked(n))
+		h.sets[all] = h.print()
+	}
+}
 
 // gpus is what NVML says of n GPUs, each as format has it.
 func gpus(format string, n int) string {
@@ -113,6 +133,49 @@ func (h *host) says(text string) {
 	h.must(os.WriteFile(path+".new", []byte(text), 0o644))
 	h.must(os.Rename(path+".new", path))
 }
+
+// fails has NVML say text and lines, which are faults of questions, and waits until
+// it was asked each of them, so that a row cannot pass without.
+func (h *host) fails(text, lines string) {
+	h.Helper()
+	asked := h.record(text + lines)
+	for line := range strings.Lines(lines) {
+		words := strings.Fields(line)
+		question := words[1]
+		if strings.HasPrefix(words[2], "gpu=") && question != "nvmlDeviceGetP2PStatus" { // asked of either of two GPUs
+			question += " " + words[2]
+		}
+		h.until("NVML is asked "+question, 30*time.Second, func() bool { return asked(question) })
+	}
+}
+
+// hangs has NVML say text and hang at a question, and waits until it does.
+func (h *host) hangs(text, question string) {
+	h.Helper()
+	asked := h.record(text + "hang " + question + "\n")
+	h.until("NVML is asked "+question, 30*time.Second, func() bool { return asked(question) })
+}
+
+// record has NVML say text, and tells what it was asked since.
+func (h *host) record(text string) (asked func(question string) bool) {
+	h.Helper()
+	h.recorded++
+	log := filepath.Join(h.driver, fmt.Sprintf("asked-%d", h.recorded))
+	h.says(text + "log " + log + "\n")
+	return func(question string) bool {
+		calls, _ := os.ReadFile(log)
+		for call := range strings.Lines(string(calls)) {
+			function, gpu, _ := strings.Cut(strings.TrimSpace(version.ReplaceAllString(call, "")), " ")
+			if function == question || strings.HasPrefix(function+" "+gpu+" ", question+" ") {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// version is that of a function of NVML.
+var version = regexp.MustCompile(`_v\d`)
 
 // replace puts other bytes in the place of the library, as a new file: what has
 // the old one mapped keeps it.
@@ -209,8 +272,9 @@ func (h *host) args() []string {
 	return append(args, "--node-name", h.name, "--force-node-name", "--kubeconfig", h.kubeconfig)
 }
 
-// uuid is that of a GPU or a fabric, which name pieces of hardware, or an object's.
-var uuid = regexp.MustCompile(`(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}`)
+// uuid is that of a GPU, a MIG device or a fabric, which name pieces of hardware, or
+// an object's; or as much of a GPU's as names it.
+var uuid = regexp.MustCompile(`(?i)\b(?:GPU|MIG)-[0-9a-f]{8}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}`)
 
 func (h *host) run(args []string) *process {
 	h.Helper()

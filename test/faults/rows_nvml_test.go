@@ -104,7 +104,7 @@ func libraryRows() []row {
 				h.must(err)
 				h.must(os.Rename(h.library(), h.library()+".newer"))
 				h.replace(l)
-			}, want: but(all, "nvidia.com/mig.capable", "false", "mig.state", "", "mig.gpus", "", "mig.devices", "")}},
+			}, want: but(all, "nvidia.com/gpu.clique", "", "nvidia.com/mig.capable", "false", "mig.state", "", "mig.gpus", "", "mig.devices", "")}},
 			after: whole(func(h *host) { h.must(os.Rename(h.library()+".newer", h.library())) }),
 		},
 		{
@@ -191,67 +191,95 @@ func queryRows() []row {
 		"nvidia.com/gpu.count", "3", "model.nvidia-a100-sxm4-40gb.count", "3", "memory.total", "122880").called("all, of three GPUs, `count.failed=1` `state=degraded`")
 	noMemory := but(all, "homogeneous", "", "memory.type", "", "memory.min", "", "memory.max", "", "memory.total", "").
 		called("all, without `homogeneous` and `memory.*`")
+	noFabric := but(all, "nvidia.com/gpu.clique", "").called("of all four GPUs, all but `nvidia.com/gpu.clique`")
 	// As GFD does it, the last GPU decides about the memory of one.
 	lastMemory := but(all, "homogeneous", "", "memory.type", "", "memory.min", "", "memory.max", "", "memory.total", "", "nvidia.com/gpu.memory", "").
 		called("of the last GPU, also without `nvidia.com/gpu.memory`, as with GFD")
 	same := want{of: all}
+	noVersion := but(all, "nvlink.version", "")
 	var list []row
 	for _, q := range []struct {
 		name, fault, line string
 		want              want
+		ofAll             *want // what is left when the question fails on all four, if that is less
 	}{
-		{"handle", "its handle cannot be had (GPU_IS_LOST)", "handle %d GPU_IS_LOST", degraded},
-		{"handle unknown", "its handle cannot be had (UNKNOWN)", "handle %d UNKNOWN", degraded},
-		{"lost", "it has fallen off the bus", "lost %d", degraded},
-		{"name", "its name (UNKNOWN)", "error nvmlDeviceGetName gpu=%d UNKNOWN", degraded},
-		{"compute capability", "its compute capability (UNKNOWN)", "error nvmlDeviceGetCudaComputeCapability gpu=%d UNKNOWN", degraded},
-		{"MIG mode", "its MIG mode (UNKNOWN)", "error nvmlDeviceGetMigMode gpu=%d UNKNOWN", degraded},
-		{"reset required", "its memory (RESET_REQUIRED)", "error nvmlDeviceGetMemoryInfo gpu=%d RESET_REQUIRED", degraded},
-		{"memory", "its memory (UNKNOWN)", "error nvmlDeviceGetMemoryInfo gpu=%d UNKNOWN", noMemory},
-		{"memory denied", "its memory (NO_PERMISSION)", "error nvmlDeviceGetMemoryInfo gpu=%d NO_PERMISSION", noMemory},
-		{"PCI address", "its PCI address (UNKNOWN)", "error nvmlDeviceGetPciInfo gpu=%d UNKNOWN", but(all, "nvidia.com/gpu.mode", "unknown")},
-		{"UUID", "its UUID (UNKNOWN)", "error nvmlDeviceGetUUID gpu=%d UNKNOWN", same},
-		{"brand", "its brand (UNKNOWN)", "error nvmlDeviceGetBrand gpu=%d UNKNOWN", same},
-		{"architecture", "its architecture (UNKNOWN)", "error nvmlDeviceGetArchitecture gpu=%d UNKNOWN", same},
-		{"fabric", "its fabric (UNKNOWN)", "error nvmlDeviceGetGpuFabricInfo gpu=%d UNKNOWN\nerror nvmlDeviceGetGpuFabricInfoV gpu=%d UNKNOWN", same},
-		{"addressing mode", "its addressing mode (UNKNOWN)", "error nvmlDeviceGetAddressingMode gpu=%d UNKNOWN", same},
-		{"NVLink", "its NVLinks (UNKNOWN)", "error nvmlDeviceGetNvLinkState gpu=%d UNKNOWN", same},
-		{"peers", "its peers (UNKNOWN)", "error nvmlDeviceGetP2PStatus gpu=%d UNKNOWN", same},
+		{"handle", "its handle cannot be had (GPU_IS_LOST)", "handle %d GPU_IS_LOST", degraded, nil},
+		{"handle unknown", "its handle cannot be had (UNKNOWN)", "handle %d UNKNOWN", degraded, nil},
+		{"lost", "it has fallen off the bus", "lost %d", degraded, nil},
+		{"name", "its name (UNKNOWN)", "error nvmlDeviceGetName gpu=%d UNKNOWN", degraded, nil},
+		{"compute capability", "its compute capability (UNKNOWN)", "error nvmlDeviceGetCudaComputeCapability gpu=%d UNKNOWN", degraded, nil},
+		{"MIG mode", "its MIG mode (UNKNOWN)", "error nvmlDeviceGetMigMode gpu=%d UNKNOWN", degraded, nil},
+		{"reset required", "its memory (RESET_REQUIRED)", "error nvmlDeviceGetMemoryInfo gpu=%d RESET_REQUIRED", degraded, nil},
+		{"memory", "its memory (UNKNOWN)", "error nvmlDeviceGetMemoryInfo gpu=%d UNKNOWN", noMemory, nil},
+		{"memory denied", "its memory (NO_PERMISSION)", "error nvmlDeviceGetMemoryInfo gpu=%d NO_PERMISSION", noMemory, nil},
+		{"PCI address", "its PCI address (UNKNOWN)", "error nvmlDeviceGetPciInfo gpu=%d UNKNOWN", but(all, "nvidia.com/gpu.mode", "unknown"), nil},
+		{"UUID", "its UUID (UNKNOWN)", "error nvmlDeviceGetUUID gpu=%d UNKNOWN", same, nil},
+		{"brand", "its brand (UNKNOWN)", "error nvmlDeviceGetBrand gpu=%d UNKNOWN", same, nil},
+		{"architecture", "its architecture (UNKNOWN)", "error nvmlDeviceGetArchitecture gpu=%d UNKNOWN", same, nil},
+		{"fabric", "its fabric (UNKNOWN)", "error nvmlDeviceGetGpuFabricInfo gpu=%d UNKNOWN", same, &noFabric},
+		{"fabric by the later call", "its fabric, by the call of later libraries (UNKNOWN)", "error nvmlDeviceGetGpuFabricInfoV gpu=%d UNKNOWN", same, &noFabric},
+		{"addressing mode", "its addressing mode (UNKNOWN)", "error nvmlDeviceGetAddressingMode gpu=%d UNKNOWN", same, nil},
+		{"peers", "its peers (UNKNOWN)", "error nvmlDeviceGetP2PStatus gpu=%d UNKNOWN", but(all, "nvlink", "", "nvlink.version", ""), nil},
+		{"NVLink", "whether its NVLinks are active (UNKNOWN)", "error nvmlDeviceGetNvLinkState gpu=%d UNKNOWN", noVersion, nil},
+		{"NVLink version", "the version of its NVLinks (UNKNOWN)", "error nvmlDeviceGetNvLinkVersion gpu=%d UNKNOWN", noVersion, nil},
 	} {
-		r := row{area: area, name: "query " + q.name, fault: q.fault, gpus: 4, after: whole(func(h *host) { h.says(gpus(oldGPU, 4)) })}
-		for i := range 4 {
-			line := fmt.Sprintf(q.line, i)
-			if q.name == "fabric" {
-				line = fmt.Sprintf(q.line, i, i)
+		r := row{area: area, name: "query " + q.name, fault: q.fault, gpus: 4, setup: hasLinks(4), after: whole(func(h *host) { h.says(linked(4)) })}
+		if strings.HasSuffix(q.name, "later call") {
+			r.setup = func(h *host) {
+				later := standin.DriverRoot(h.T, "", "nvmlDeviceGetGpuFabricInfo")
+				l, err := os.ReadFile(filepath.Join(later, "usr/lib64/libnvidia-ml.so.1"))
+				h.must(err)
+				h.replace(l)
+				hasLinks(4)(h)
 			}
+		}
+		ask := func(lines string, want want) {
+			r.asks(lines)
+			r.during = append(r.during, step{want: want, do: func(h *host) {
+				if strings.HasPrefix(lines, "error") {
+					h.fails(linked(4), lines)
+				} else {
+					h.says(linked(4) + lines)
+				}
+			}})
+		}
+		every := ""
+		for i := range 4 {
+			line := fmt.Sprintf(q.line, i) + "\n"
+			every += line
 			want := q.want
 			if strings.HasPrefix(q.name, "memory") && i == 3 {
 				want = lastMemory
 			}
-			r.during = append(r.during, step{do: func(h *host) { h.says(gpus(oldGPU, 4) + line + "\n") }, want: want})
+			ask(line, want)
+		}
+		if q.ofAll != nil {
+			ask(every, *q.ofAll)
 		}
 		list = append(list, r)
 	}
-	// Two MIG devices on each GPU.
-	split := strings.ReplaceAll(gpus(oldGPU, 4), "mig=0", "mig=1")
-	for i := range 4 {
-		split += strings.ReplaceAll(migText, "gpu=0", fmt.Sprintf("gpu=%d", i))
-	}
+	split := splitGPUs(4)
 	for _, q := range []struct{ name, fault, function string }{
 		{"number of MIG devices", "how many MIG devices it may have (UNKNOWN)", "nvmlDeviceGetMaxMigDeviceCount"},
 		{"MIG device", "the handle of its MIG devices (UNKNOWN)", "nvmlDeviceGetMigDeviceHandleByIndex"},
-		{"GPU instance", "their GPU instances (UNKNOWN)", "nvmlDeviceGetGpuInstanceId"},
-		{"compute instance", "their compute instances (UNKNOWN)", "nvmlDeviceGetComputeInstanceId"},
+		{"GPU instance", "the numbers of their GPU instances (UNKNOWN)", "nvmlDeviceGetGpuInstanceId"},
+		{"compute instance", "the numbers of their compute instances (UNKNOWN)", "nvmlDeviceGetComputeInstanceId"},
 		{"MIG attributes", "their memory and engines (UNKNOWN)", "nvmlDeviceGetAttributes"},
+		{"handle of a GPU instance", "the handles of their GPU instances (UNKNOWN)", "nvmlDeviceGetGpuInstanceById"},
+		{"handle of a compute instance", "the handles of their compute instances (UNKNOWN)", "nvmlGpuInstanceGetComputeInstanceById"},
 		{"GPU instance's profile", "the profile of their GPU instances (UNKNOWN)", "nvmlGpuInstanceGetInfo"},
-		{"profiles", "the profiles that it can have (UNKNOWN)", "nvmlDeviceGetGpuInstanceProfileInfo"},
+		{"compute instance's profile", "the profile of their compute instances (UNKNOWN)", "nvmlComputeInstanceGetInfo"},
+		{"profiles", "the profiles that its GPU instances can have (UNKNOWN)", "nvmlDeviceGetGpuInstanceProfileInfo"},
+		{"profiles of compute instances", "the profiles that their compute instances can have (UNKNOWN)", "nvmlGpuInstanceGetComputeInstanceProfileInfo"},
 	} {
 		r := row{area: "Questions to NVML about two MIG devices, on each of four GPUs in turn", name: "query " + q.name, fault: q.fault, gpus: 4,
 			setup: func(h *host) { h.says(split); h.sets[all] = h.print() },
 			after: whole(func(h *host) { h.says(split) }),
 		}
 		for i := range 4 {
-			r.during = append(r.during, step{do: func(h *host) { h.says(split + fmt.Sprintf("error %s gpu=%d UNKNOWN\n", q.function, i)) },
+			line := fmt.Sprintf("error %s gpu=%d UNKNOWN\n", q.function, i)
+			r.asks(line)
+			r.during = append(r.during, step{do: func(h *host) { h.fails(split, line) },
 				want: but(all, "mig.state", "unknown", "mig.devices", "", "nvidia.com/mig-1g.5gb.count", "6")})
 		}
 		list = append(list, r)
@@ -266,12 +294,39 @@ func queryRows() []row {
 		{"fewer", "it lists two of four", "count 2", but(all, "state", "degraded", "count", "2", "count.failed", "2", "vendor.nvidia.count", "2",
 			"nvidia.com/gpu.count", "2", "model.nvidia-a100-sxm4-40gb.count", "2", "memory.total", "81920").called("all, of two GPUs, `count.failed=2` `state=degraded`")},
 		{"driver version", "the driver's version (UNKNOWN)", "error nvmlSystemGetDriverVersion UNKNOWN", same},
+		{"NVML version", "the library's version (UNKNOWN)", "error nvmlSystemGetNVMLVersion UNKNOWN", same},
+		{"CUDA version", "the driver's version of CUDA (UNKNOWN)", "error nvmlSystemGetCudaDriverVersion UNKNOWN", but(all, "nvidia.com/cuda.runtime-version.full", "",
+			"nvidia.com/cuda.runtime-version.major", "", "nvidia.com/cuda.runtime-version.minor", "", "nvidia.com/cuda.runtime.major", "", "nvidia.com/cuda.runtime.minor", "").
+			called("all, without `nvidia.com/cuda.runtime*`")},
 	} {
-		list = append(list, row{area: "Questions to NVML as a whole", name: "query " + q.name, fault: q.fault, gpus: 4,
-			during: []step{{do: func(h *host) { h.says(gpus(oldGPU, 4) + q.line + "\n") }, want: q.want}},
-			after:  whole(func(h *host) { h.says(gpus(oldGPU, 4)) })})
+		r := row{area: "Questions to NVML as a whole", name: "query " + q.name, fault: q.fault, gpus: 4,
+			during: []step{{want: q.want, do: func(h *host) { h.says(gpus(oldGPU, 4) + q.line + "\n") }}},
+			after:  whole(func(h *host) { h.says(gpus(oldGPU, 4)) })}
+		if strings.HasPrefix(q.line, "error") {
+			r.asks(q.line + "\n")
+			r.during[0].do = func(h *host) { h.fails(gpus(oldGPU, 4), q.line+"\n") }
+		}
+		list = append(list, r)
 	}
 	return list
+}
+
+// splitGPUs is what NVML says of n GPUs with two MIG devices each.
+func splitGPUs(n int) string {
+	text := strings.ReplaceAll(gpus(oldGPU, n), "mig=0", "mig=1")
+	for i := range n {
+		text += strings.ReplaceAll(migText, "gpu=0", fmt.Sprintf("gpu=%d", i))
+	}
+	return text
+}
+
+// asks notes the questions that lines have fail.
+func (r *row) asks(lines string) {
+	for line := range strings.Lines(lines) {
+		if words := strings.Fields(line); words[0] == "error" {
+			r.questions = append(r.questions, words[1])
+		}
+	}
 }
 
 // childRows have the process that asks NVML go wrong.

@@ -205,8 +205,8 @@ struct mig {
 	long long slices, compute_slices, sms, memory_mb, copy, decoder, encoder, jpeg, ofa;
 };
 struct fault {
-	enum kind { ERROR, HANG, CRASH, SLEEP, EXIT, GARBAGE, FLOOD, SAY } kind;
-	char function[64];
+	enum kind { ERROR, HANG, CRASH, SLEEP, EXIT, SAY, GARBAGE, FLOOD } kind;
+	char function[64], text[160];
 	long long gpu, value;
 };
 
@@ -457,7 +457,9 @@ static const char *read_fault(enum kind kind, int with_value, const Word *names,
 			return "want gpu=number";
 		w = strtok_r(NULL, " \t", rest);
 	}
-	if (with_value && (w == NULL || number(w, names, &f->value) != NULL))
+	if (kind == SAY && (w == NULL || text(w, f->text, sizeof f->text) != NULL))
+		return "want a text at the end";
+	if (kind != SAY && with_value && (w == NULL || number(w, names, &f->value) != NULL))
 		return "want a number or code at the end";
 	if ((!with_value && w != NULL) || strtok_r(NULL, " \t", rest) != NULL)
 		return "too many words";
@@ -467,7 +469,7 @@ static const char *read_fault(enum kind kind, int with_value, const Word *names,
 
 static const struct { const char *name; enum kind kind; int with_value; const Word *words; } fault_kinds[] = {
 	{"error", ERROR, 1, codes}, {"hang", HANG, 0, NULL}, {"crash", CRASH, 0, NULL}, {"sleep", SLEEP, 1, NULL},
-	{"exit", EXIT, 1, NULL}, {"garbage", GARBAGE, 0, NULL}, {"flood", FLOOD, 0, NULL}, {"say", SAY, 0, NULL},
+	{"exit", EXIT, 1, NULL}, {"say", SAY, 1, NULL}, {"garbage", GARBAGE, 0, NULL}, {"flood", FLOOD, 0, NULL},
 };
 
 static const char *read_line(char *line, const char *folder)
@@ -650,12 +652,12 @@ static Return fault(const char *function, int gpu)
 			break;
 		case EXIT:
 			_exit((int)f->value);
+		case SAY:
+			fprintf(stderr, "%s\n", f->text);
+			break;
 		case GARBAGE:
 			if (write(1, "\xff{]garbage\n", 11) != 11)
 				fprintf(stderr, "nvml stand-in: garbage: %s\n", strerror(errno));
-			break;
-		case SAY:
-			fprintf(stderr, "GPU-5a1b2c3d-0000-1111-2222-333344445555 serial 1652923033445\n");
 			break;
 		case FLOOD:
 			signal(SIGPIPE, SIG_IGN);
@@ -1009,6 +1011,9 @@ API(nvmlDeviceGetP2PStatus)(Device d, Device other, uint capability, uint *out)
 	struct mig *no = NULL;
 	if (resolve(other, &peer, &no) != GPU || peer == g || capability > 4)
 		return INVALID_ARGUMENT;
+	for (int i = 0; i < S.faults; i++) // an error of either GPU counts
+		if (S.fault[i].kind == ERROR && S.fault[i].gpu == peer->index && same(S.fault[i].function, __func__))
+			return (Return)S.fault[i].value;
 	if (peer->lost)
 		return GPU_IS_LOST;
 	ANSWER(out, connected(g, peer) ? 0 : 5); // NVML_P2P_STATUS_OK, _NOT_SUPPORTED
