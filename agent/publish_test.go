@@ -346,6 +346,32 @@ func TestSinkHangs(t *testing.T) {
 	})
 }
 
+// One that does not even end at its limit, as in a file system that hangs, is told
+// once in the log, and counted for as long as it lasts.
+func TestSinkOutlastsItsLimit(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		hung := &telling{sink{name: "hung"}}
+		hung.onPublish(func(context.Context, int) error { time.Sleep(30 * time.Minute); return nil })
+		a := b.start(nil, hung)
+		b.after(95 * time.Second)
+		b.wantLog(0, "has not ended")
+		b.after(10 * time.Minute)
+		b.wantLog(1, "has not ended at its limit")
+		if got := scrape(b, a)[`gpu_labeller_publishes_total{sink="hung",result="hung"}`]; got < 6 || got > 8 {
+			b.Errorf("counted %v times in ten minutes", got)
+		}
+		hung.onPublish(nil)
+		b.after(30 * time.Minute)
+		b.wantLog(1, "the call of the sink has ended")
+		before := scrape(b, a)
+		b.after(time.Hour)
+		if name := `gpu_labeller_publishes_total{sink="hung",result="hung"}`; scrape(b, a)[name] != before[name] {
+			b.Error("counted though it has ended")
+		}
+		b.want(hung.set(), stateOK, a100Labels)
+	})
+}
+
 func TestConflictsAreLoggedOnce(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		s := newWatching("s")
