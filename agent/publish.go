@@ -55,6 +55,8 @@ const (
 	// retryFirst and retryLast bound the time before a sink is tried again.
 	retryFirst = time.Second
 	retryLast  = 2 * time.Minute
+	// askedLast bounds the time that an answer asks to be left alone.
+	askedLast = 5 * time.Minute
 	// repairFirst and repairLast bound the time between two repairs of labels
 	// that others keep changing.
 	repairFirst = time.Second
@@ -407,12 +409,12 @@ func (p *publisher) resync() time.Duration {
 }
 
 // delay is how long to wait after an error: longer each time, and not less than
-// the API server asks for. It asks all agents for the same second, so they must
-// not come back together.
+// the API server asks for, within reason: new labels wait, too. It asks all agents
+// for the same second, so they must not come back together.
 func delay(b *backoff, err error) time.Duration {
 	wait := b.next(retryFirst, retryLast)
 	if asked := publish.RetryAfter(err); asked > 0 {
-		wait = asked + rand.N(2*wait)
+		wait = min(asked, askedLast) + rand.N(2*wait)
 	}
 	return wait
 }

@@ -192,6 +192,18 @@ func TestAgentsComeBackOneByOne(t *testing.T) {
 	}
 }
 
+// What stands before an API server may ask for a week, which is no time for labels to
+// be wrong.
+func TestRetryAfterIsBounded(t *testing.T) {
+	week := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonTooManyRequests, Code: 429, Details: &metav1.StatusDetails{RetryAfterSeconds: 7 * 24 * 3600}}}
+	for range 100 {
+		var b backoff
+		if d := delay(&b, week); d < 5*time.Minute || d > 5*time.Minute+3*time.Second {
+			t.Fatalf("back in %v", d)
+		}
+	}
+}
+
 // touched is a sink that has to be touched after a change.
 type touched struct {
 	telling
