@@ -104,7 +104,7 @@ type publisher struct {
 	// What follows belongs to run.
 	done       *offer
 	seeded     bool
-	seed       labels.Set // what was there before; nil if the sink cannot say
+	seed       labels.Set // what was there before and may be ours; nil if the sink cannot say
 	failed     bool
 	retries    backoff
 	retryAt    time.Time
@@ -323,7 +323,7 @@ func (p *publisher) look(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.seed = set
+		p.seed = set.Ours()
 		p.mu.Lock()
 		p.shown = labels.Set{}
 		maps.Copy(p.shown, set)
