@@ -63,7 +63,8 @@ type Config struct {
 	Resync time.Duration
 
 	// Reload gives new options, when Agent.Reload is called or ConfigFile
-	// changes. When it fails the old ones stay in force.
+	// changes. When it fails the old ones stay in force. It must not wait for the
+	// network.
 	Reload func() (labels.Options, error)
 	// ConfigFile is read with each fingerprint; empty for none.
 	ConfigFile string

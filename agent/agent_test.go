@@ -268,6 +268,26 @@ func TestRestartChangesNothing(t *testing.T) {
 	})
 }
 
+// While NVML does not answer, what somebody wrote into a file or an object of ours is
+// not held: a value that is not legal would cost all others.
+func TestRestartWithTamperedLabels(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &telling{sink{name: "s"}}
+		b.start(nil, s)
+		b.after(time.Minute)
+		b.stop()
+		s.mu.Lock()
+		s.has[product] += " "
+		s.has["nvidia.com/gpu.deploy.client"] = "true"
+		s.has["nvidia.com/mig-{a b}.count"] = "1"
+		s.mu.Unlock()
+		b.answers(hang)
+		b.start(nil, s)
+		b.after(time.Hour)
+		b.want(s.set(), stateKey+"=timeout", "nvidia.com/gpu.count=1", "!"+product, "!nvidia.com/gpu.deploy.client", "!nvidia.com/mig-{a b}.count")
+	})
+}
+
 // The GPU was taken out while no agent ran.
 func TestRestartWithoutTheGPU(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {

@@ -48,11 +48,15 @@ const (
 	// provisionalTime is how long labels that NVML was not asked for wait for its
 	// answer, of which most take less: it spares every node a write.
 	provisionalTime = 400 * time.Millisecond
-	// sinkLimit is how long a sink may take.
+	// sinkLimit is how long a sink may take; sinkGrace is how long it then has to
+	// give up before it counts as hung.
 	sinkLimit = 90 * time.Second
+	sinkGrace = 10 * time.Second
 	// retryFirst and retryLast bound the time before a sink is tried again.
 	retryFirst = time.Second
 	retryLast  = 2 * time.Minute
+	// askedLast bounds the time that an answer asks to be left alone.
+	askedLast = 5 * time.Minute
 	// repairFirst and repairLast bound the time between two repairs of labels
 	// that others keep changing.
 	repairFirst = time.Second
@@ -100,7 +104,7 @@ type publisher struct {
 	// What follows belongs to run.
 	done       *offer
 	seeded     bool
-	seed       labels.Set // what was there before; nil if the sink cannot say
+	seed       labels.Set // what was there before and may be ours; nil if the sink cannot say
 	failed     bool
 	retries    backoff
 	retryAt    time.Time
@@ -222,6 +226,7 @@ func (p *publisher) due(o *offer, changed bool, now time.Time) (reason, time.Dur
 func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 	limited, cancel := context.WithTimeout(ctx, sinkLimit)
 	defer cancel()
+	defer p.watchOver()()
 	if err := p.look(limited); err != nil && (o.provisional || o.blind != nil) {
 		p.fail(ctx, err)
 		return
@@ -268,9 +273,39 @@ func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 	p.watch(ctx)
 }
 
+// watchOver reports a call of the sink that does not end at its limit: one in a file
+// system, or in the kernel, cannot be told to. It is counted again and again, as
+// tries would be, until the function that it returns is called.
+func (p *publisher) watchOver() (ended func()) {
+	began := time.Now()
+	done := make(chan struct{})
+	go func() {
+		wait := time.NewTimer(sinkLimit + sinkGrace)
+		defer wait.Stop()
+		for hung := false; ; hung = true {
+			select {
+			case <-done:
+				if hung {
+					p.log.Info("the call of the sink has ended", "sink", p.sink.String(), "took", time.Since(began).Round(time.Second))
+				}
+				return
+			case <-wait.C:
+			}
+			if !hung {
+				p.log.Warn("labels are not published: the call of the sink has not ended at its limit, and is waited for; "+
+					"look at what is in its place, and in the kernel log", "sink", p.sink.String(), "limit", sinkLimit)
+			}
+			p.metrics.publishes.add(1, p.name, resultHung)
+			wait.Reset(sinkLimit)
+		}
+	}()
+	return func() { close(done) }
+}
+
 // touch has the sink's reader look again.
 func (p *publisher) touch() {
 	p.touchAt = time.Time{}
+	defer p.watchOver()()
 	if sink, ok := p.sink.(Toucher); ok {
 		if err := sink.Touch(); err != nil {
 			p.log.Debug("touching it: "+err.Error(), "sink", p.sink.String())
@@ -288,7 +323,7 @@ func (p *publisher) look(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.seed = set
+		p.seed = set.Ours()
 		p.mu.Lock()
 		p.shown = labels.Set{}
 		maps.Copy(p.shown, set)
@@ -374,12 +409,12 @@ func (p *publisher) resync() time.Duration {
 }
 
 // delay is how long to wait after an error: longer each time, and not less than
-// the API server asks for. It asks all agents for the same second, so they must
-// not come back together.
+// the API server asks for, within reason: new labels wait, too. It asks all agents
+// for the same second, so they must not come back together.
 func delay(b *backoff, err error) time.Duration {
 	wait := b.next(retryFirst, retryLast)
 	if asked := publish.RetryAfter(err); asked > 0 {
-		wait = asked + rand.N(2*wait)
+		wait = min(asked, askedLast) + rand.N(2*wait)
 	}
 	return wait
 }

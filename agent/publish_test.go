@@ -192,6 +192,18 @@ func TestAgentsComeBackOneByOne(t *testing.T) {
 	}
 }
 
+// What stands before an API server may ask for a week, which is no time for labels to
+// be wrong.
+func TestRetryAfterIsBounded(t *testing.T) {
+	week := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonTooManyRequests, Code: 429, Details: &metav1.StatusDetails{RetryAfterSeconds: 7 * 24 * 3600}}}
+	for range 100 {
+		var b backoff
+		if d := delay(&b, week); d < 5*time.Minute || d > 5*time.Minute+3*time.Second {
+			t.Fatalf("back in %v", d)
+		}
+	}
+}
+
 // touched is a sink that has to be touched after a change.
 type touched struct {
 	telling
@@ -343,6 +355,32 @@ func TestSinkHangs(t *testing.T) {
 		if wrong := a.unready(); wrong != "nothing is published yet on: hung" {
 			b.Errorf("unready: %q", wrong)
 		}
+	})
+}
+
+// One that does not even end at its limit, as in a file system that hangs, is told
+// once in the log, and counted for as long as it lasts.
+func TestSinkOutlastsItsLimit(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		hung := &telling{sink{name: "hung"}}
+		hung.onPublish(func(context.Context, int) error { time.Sleep(30 * time.Minute); return nil })
+		a := b.start(nil, hung)
+		b.after(95 * time.Second)
+		b.wantLog(0, "has not ended")
+		b.after(10 * time.Minute)
+		b.wantLog(1, "has not ended at its limit")
+		if got := scrape(b, a)[`gpu_labeller_publishes_total{sink="hung",result="hung"}`]; got < 6 || got > 8 {
+			b.Errorf("counted %v times in ten minutes", got)
+		}
+		hung.onPublish(nil)
+		b.after(30 * time.Minute)
+		b.wantLog(1, "the call of the sink has ended")
+		before := scrape(b, a)
+		b.after(time.Hour)
+		if name := `gpu_labeller_publishes_total{sink="hung",result="hung"}`; scrape(b, a)[name] != before[name] {
+			b.Error("counted though it has ended")
+		}
+		b.want(hung.set(), stateOK, a100Labels)
 	})
 }
 

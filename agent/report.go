@@ -28,6 +28,7 @@ const (
 	resultNoNFD     = "no-nodefeature"
 	resultThrottled = "throttled"
 	resultTimeout   = "timeout"
+	resultHung      = "hung" // counted while a call goes on
 	resultError     = "error"
 )
 

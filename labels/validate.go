@@ -32,6 +32,18 @@ func (s Set) dropIllegal() []Rejected {
 	return rejected
 }
 
+// Ours gives those labels of s that Compute may have given: of keys that are Known,
+// and legal. What is read back from a file or an object may be anybody's.
+func (s Set) Ours() Set {
+	ours := Set{}
+	for key, value := range s {
+		if Known(key) && checkKey(key) == "" && checkValue(value) == "" {
+			ours[key] = value
+		}
+	}
+	return ours
+}
+
 // checkKey says what is wrong with a label's key, empty when nothing is. The
 // rules are apimachinery's IsQualifiedName, which drags in too much.
 func checkKey(key string) string {

@@ -1,6 +1,7 @@
 package labels
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -38,4 +39,16 @@ func TestValidationIsAPIMachinerys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		compareValidation(t, rapid.String().Draw(t, "text"))
 	})
+}
+
+func TestOurs(t *testing.T) {
+	set := Set{
+		"nvidia.com/gpu.count": "8", "nvidia.com/mig-1g.5gb.count": "7", "nvidia.com/cuda.driver-version.revision": "",
+		"nvidia.com/gpu.product": "NVIDIA-H200 ", "nvidia.com/gpu.machine": strings.Repeat("x", 64), "nvidia.com/mig-1g 5gb.count": "7",
+		"nvidia.com/gpu.deploy.client": "true", "example.com/rack": "7",
+	}
+	want := Set{"nvidia.com/gpu.count": "8", "nvidia.com/mig-1g.5gb.count": "7", "nvidia.com/cuda.driver-version.revision": ""}
+	if got := set.Ours(); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
 }

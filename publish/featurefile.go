@@ -123,10 +123,14 @@ func (f *FeatureFile) Touch() error {
 
 // openFolder opens the folder anew each time: it may be removed and remade.
 func (f *FeatureFile) openFolder() (*os.Root, error) {
-	dir, err := os.OpenRoot(filepath.Dir(f.path()))
+	path := filepath.Dir(f.path())
+	if fi, err := os.Stat(path); err == nil && !fi.IsDir() { // to open a named pipe would wait
+		return nil, &fs.PathError{Op: "open", Path: path, Err: syscall.ENOTDIR}
+	}
+	dir, err := os.OpenRoot(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s does not exist: mount the host's folder of that name there (a hostPath volume); if the host has none, install Node Feature Discovery",
-			ErrNoFolder, filepath.Dir(f.path()))
+			ErrNoFolder, path)
 	}
 	return dir, err
 }

@@ -239,6 +239,13 @@ func TestFeatureFileErrors(t *testing.T) {
 			},
 			says: "not a directory",
 		},
+		"folder is a named pipe": {
+			prepare: func(t *testing.T, f *FeatureFile) {
+				check(t, os.Remove(filepath.Dir(f.Path)))
+				check(t, unix.Mkfifo(filepath.Dir(f.Path), 0o666))
+			},
+			says: "not a directory",
+		},
 		"a folder of that name": {
 			prepare: func(t *testing.T, f *FeatureFile) { check(t, os.Mkdir(f.Path, 0o755)) },
 			says:    "there is a folder of that name",
@@ -247,7 +254,24 @@ func TestFeatureFileErrors(t *testing.T) {
 			prepare: func(t *testing.T, f *FeatureFile) {
 				check(t, os.WriteFile(filepath.Join(filepath.Dir(f.Path), stageName), nil, 0o644))
 			},
-			is: syscall.ENOTDIR,
+			is: syscall.ENOTDIR, says: "remove it",
+		},
+		"the stage is a named pipe": {
+			prepare: func(t *testing.T, f *FeatureFile) {
+				check(t, unix.Mkfifo(filepath.Join(filepath.Dir(f.Path), stageName), 0o666))
+			},
+			is: syscall.ENOTDIR, says: "remove it",
+		},
+		"the stage is locked": {
+			prepare: func(t *testing.T, f *FeatureFile) {
+				dir := filepath.Join(filepath.Dir(f.Path), stageName)
+				check(t, os.Mkdir(dir, 0o777))
+				lock, err := os.Open(dir)
+				check(t, err)
+				t.Cleanup(func() { lock.Close() })
+				check(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+			},
+			says: "another process holds it",
 		},
 		"the stage leads elsewhere": {
 			prepare: func(t *testing.T, f *FeatureFile) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,9 +25,13 @@ type stage struct {
 	lock *os.File
 }
 
-// openStage opens the folder, and removes what crashes left there.
+// openStage opens the folder, and removes what crashes left there. Whatever has taken
+// its place, and whoever has locked it, is not waited for.
 func openStage(dir *os.Root, name string) (*stage, error) {
-	lock, err := dir.Open(stageName)
+	lock, err := dir.OpenFile(stageName, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOTDIR) {
+		return nil, fmt.Errorf("%w: %s is in the place of the folder where the file is put together; remove it", err, stageName)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -34,9 +39,24 @@ func openStage(dir *os.Root, name string) (*stage, error) {
 	if flock(lock, unix.LOCK_EX|unix.LOCK_NB) == nil {
 		s.sweep()
 	}
-	_ = flock(lock, unix.LOCK_SH) // waits for a sweep of another agent at most
-	return s, nil
+	for try := 1; ; try++ {
+		err := flock(lock, unix.LOCK_SH|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return s, nil // locked, or nothing can be locked there
+		}
+		if try == lockTries {
+			s.close()
+			return nil, fmt.Errorf("locking %s: another process holds it, and no agent does for so long; end that process, or remove the folder", stageName)
+		}
+		time.Sleep(lockPause) // another agent may be sweeping
+	}
 }
+
+// The sweep of another agent takes less than all tries.
+const (
+	lockTries = 20
+	lockPause = 50 * time.Millisecond
+)
 
 func (s *stage) close() { _ = s.lock.Close() }
 

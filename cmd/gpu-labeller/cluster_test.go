@@ -238,7 +238,7 @@ func TestAgentInCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		laptop := newMachine(t, "driver 550.107.02\n")
-		for _, wrong := range []string{"the host's name is laptop", "the machine ID is another (cafe, the Node's is beef)"} {
+		for _, wrong := range []string{"the host's name is laptop", "the machine ID is not the Node's"} {
 			laptop.write("proc/sys/kernel/hostname", "laptop\n")
 			laptop.write("etc/machine-id", "cafe\n")
 			p := command(t, "--sink=node", "--node-name=node-a", "--kubeconfig", c.Kubeconfig(), "--root", laptop.root, "--driver-root", laptop.driver)

@@ -166,8 +166,8 @@ const longestResync = 10 * time.Minute
 
 // label runs the agent until ctx is done, or until a new configuration wants
 // another one.
-func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
-	ctx, stop := context.WithCancel(ctx)
+func (g *gfd) label(all context.Context, hangups <-chan os.Signal) error {
+	ctx, stop := context.WithCancel(all)
 	defer stop()
 	host, err := g.host()
 	if err != nil {
@@ -191,7 +191,6 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 				if err != nil {
 					return labels.Options{}, err
 				}
-				move(ctx, out.sink, another.sink, g.log)
 				g.settings, g.out = fresh, another
 				stop()
 			}
@@ -224,12 +223,20 @@ func (g *gfd) label(ctx context.Context, hangups <-chan os.Signal) error {
 	debug.FreeOSMemory()
 	_ = footprint.Trim()
 	a.Run(ctx)
+	if g.out != out {
+		move(all, out.sink, g.out.sink, g.log)
+	}
 	return nil
 }
 
+// moveLimit is how long new labels wait for the old ones to be moved.
+const moveLimit = 10 * time.Second
+
 // move brings the labels to another place, if it is another: what stayed behind
-// would label the node for ever.
+// would label the node for ever. No agent runs meanwhile, for both would write.
 func move(ctx context.Context, from, to publish.Sink, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, moveLimit)
+	defer cancel()
 	old, ok := from.(agent.Publisher)
 	if !ok || from.String() == to.String() {
 		return

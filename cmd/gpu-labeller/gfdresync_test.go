@@ -1,9 +1,11 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -37,4 +39,38 @@ func TestGFDResync(t *testing.T) {
 		t.Fatal(err)
 	}
 	right("changed")
+}
+
+// TestGFDMoves has the configuration send the labels from a NodeFeature object, whose
+// API server never answers, to a file: they do not wait for it for long.
+func TestGFDMoves(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	m := newMachine(t, h200, "0000:10:00.0")
+	file := filepath.Join(t.TempDir(), "gfd")
+	m.write("kubeconfig", kubeconfigFor("http://"+listener.Addr().String()))
+	m.write("config.yaml", "version: v1\nflags: {useNodeFeatureAPI: true}\n")
+	p := command(t)
+	p.cmd.Args = []string{gfdName, "--sleep-interval=1s", "--node-name=a", "--namespace=b", "--force-node-name", "--root=" + m.root,
+		"--kubeconfig=" + filepath.Join(m.root, "kubeconfig"), "--config-file=" + filepath.Join(m.root, "config.yaml")}
+	p.cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(m.driver, "usr/lib64"))
+	begin(t, p)
+	time.Sleep(3 * time.Second)
+	m.write("config.yaml", "version: v1\nflags: {useNodeFeatureAPI: false, gfd: {outputFile: "+file+"}}\n")
+	_ = p.cmd.Process.Signal(syscall.SIGHUP)
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		content, _ := os.ReadFile(file)
+		if strings.Contains(string(content), "nvidia.com/gpu.product=NVIDIA-H200\n") {
+			break
+		}
+		if time.Since(began) > moveLimit+10*time.Second {
+			t.Fatalf("there is no file\n%s", p)
+		}
+	}
+	if !strings.Contains(p.String(), "the labels stay at the old place, too") {
+		t.Errorf("the log does not say that labels may be left\n%s", p)
+	}
 }

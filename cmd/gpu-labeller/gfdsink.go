@@ -177,7 +177,7 @@ func (s *gfdHeld) Published(ctx context.Context) (labels.Set, error) {
 	}
 	set, err := sink.Published(ctx)
 	if err == nil && !s.asked {
-		s.asked, s.was = true, maps.Clone(set)
+		s.asked, s.was = true, set.Ours()
 	}
 	return set, err
 }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -28,8 +28,8 @@ type hostIdentity struct {
 func readHostIdentity(root string) hostIdentity {
 	first := func(names ...string) string {
 		for _, name := range names {
-			if content, err := os.ReadFile(filepath.Join(root, name)); err == nil {
-				return strings.TrimSpace(string(content))
+			if value, err := hostfs.Root(root).Attribute(name); err == nil {
+				return value
 			}
 		}
 		return ""
@@ -42,7 +42,8 @@ func readHostIdentity(root string) hostIdentity {
 	}
 }
 
-// is tells whether the host is the Node, and why not.
+// is tells whether the host is the Node, and why not: in words without the IDs, for
+// the log.
 //
 // An equal boot ID proves it: one kernel has one, in every container and under
 // every name. Another one does not prove the contrary, since a Node shows the last
@@ -58,9 +59,9 @@ func (h hostIdentity) is(name string, node publish.NodeIdentity) (same bool, why
 		if named && differ(h.systemUUID, node.SystemUUID) != different || differ(h.systemUUID, node.SystemUUID) == equal {
 			return true, ""
 		}
-		return false, fmt.Sprintf("the boot ID is another (%s, the Node's is %s)", h.bootID, node.BootID)
+		return false, "the boot ID is not the Node's"
 	case differ(h.machineID, node.MachineID) == different:
-		return false, fmt.Sprintf("the machine ID is another (%s, the Node's is %s)", h.machineID, node.MachineID)
+		return false, "the machine ID is not the Node's"
 	case named:
 		return true, ""
 	case h.name == "":

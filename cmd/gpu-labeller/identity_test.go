@@ -1,7 +1,14 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -34,7 +41,37 @@ func TestHostIs(t *testing.T) {
 	} {
 		if same, why := tt.host.is("node-a", tt.node); same != tt.want || same != (why == "") {
 			t.Errorf("%s: %v, %q, want %v", tt.name, same, why, tt.want)
+		} else if found := anID.FindString(why); found != "" {
+			t.Errorf("%s: the ID %s would be in the log: %q", tt.name, found, why)
 		}
+	}
+}
+
+// anID is a boot ID, machine ID or system UUID of TestHostIs.
+var anID = regexp.MustCompile(`\b[bmuBMU][12]\b`)
+
+// TestReadHostIdentityBounded has named pipes and a file without end in the place of
+// what is read.
+func TestReadHostIdentityBounded(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"proc/sys/kernel/random/boot_id", "sys/class/dmi/id/product_uuid"} {
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), unix.Mkfifo(path, 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o755), os.WriteFile(filepath.Join(root, "etc/machine-id"), make([]byte, 1<<20), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan hostIdentity)
+	go func() { read <- readHostIdentity(root) }()
+	select {
+	case h := <-read:
+		if h != (hostIdentity{}) {
+			t.Errorf("read %d bytes", len(h.machineID))
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for a writer")
 	}
 }
 

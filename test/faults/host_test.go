@@ -47,7 +47,7 @@ type host struct {
 	token string // the agent's
 	other *process
 
-	release  func() // see holdInKernel
+	release  func() // ends what a step holds
 	recorded int    // see record
 }
 

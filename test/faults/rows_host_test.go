@@ -301,6 +301,26 @@ func fileRows() []row {
 			after: []step{{do: func(h *host) { h.enter("rm -r " + h.folder + "/many") }, want: want{of: other}}},
 		},
 		{
+			name: "named pipe for the stage", fault: "a named pipe takes the place of the hidden folder where it is put together, the hardware changes; it is removed",
+			during: []step{{do: func(h *host) {
+				h.must(os.RemoveAll(h.folder + "/.gpu-labeller"))
+				h.must(unix.Mkfifo(h.folder+"/.gpu-labeller", 0o666))
+				newHardware(h)
+			}, says: "is in the place of the folder", want: want{of: all}}},
+			after: []step{{do: func(h *host) { h.must(os.Remove(h.folder + "/.gpu-labeller")) }, want: want{of: other}}},
+		},
+		{
+			name: "stage locked", fault: "somebody locks that hidden folder (flock), the hardware changes; and unlocks it",
+			during: []step{{do: func(h *host) {
+				folder, err := os.Open(h.folder + "/.gpu-labeller")
+				h.must(err)
+				h.release = func() { folder.Close() }
+				h.must(unix.Flock(int(folder.Fd()), unix.LOCK_EX))
+				newHardware(h)
+			}, says: "another process holds it", want: want{of: all}}},
+			after: []step{{do: func(h *host) { h.release() }, want: want{of: other}}},
+		},
+		{
 			name: "killed while it writes", fault: "the agent is killed twenty times while it writes it, the hardware changing",
 			during: []step{{do: func(h *host) {
 				for i := range 20 {

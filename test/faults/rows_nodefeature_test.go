@@ -201,6 +201,20 @@ func nodeFeatureRows() []row {
 			}, want: want{of: all}, through: []want{{of: none}}}},
 		},
 		{
+			area: others, name: "owner unknown at the start", fault: "500 for the agent's pod from the start, which tells the owner; and it works later",
+			setup: func(h *host) {
+				h.viaProxy()
+				h.daemonSet()
+				pods := func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/pods/") }
+				h.proxy.set(only(pods, status(500, "InternalError")))
+			},
+			during: []step{{do: awaitLog("the owner of the NodeFeature object is not known"), want: want{of: all}}},
+			after: []step{{do: func(h *host) {
+				h.proxy.set(nil)
+				h.until("the owner", time.Minute, func() bool { return len(h.object().OwnerReferences) == 2 })
+			}, want: want{of: all}}},
+		},
+		{
 			area: others, name: "SIGTERM and SIGKILL", fault: "the agent is ended (SIGTERM), started again, killed (SIGKILL), and started again",
 			during: []step{{do: quietly(func(h *host) {
 				h.restart(syscall.SIGTERM)
