@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -166,7 +168,17 @@ func FuzzParseDirents(f *testing.F) {
 func FuzzRelevant(f *testing.F) {
 	f.Add([]byte("add@/devices/pci0000:00/0000:00:01.0\x00ACTION=add\x00DEVPATH=/devices/pci0000:00/0000:00:01.0\x00SUBSYSTEM=pci\x00SEQNUM=4\x00"))
 	f.Add([]byte("change@/devices/virtual/block/dm-0\x00SUBSYSTEM=block\x00"))
-	f.Fuzz(func(t *testing.T, b []byte) { relevant(b) })
+	f.Add([]byte("SUBSYSTEM=accel\x00SUBSYSTEM=drm"))
+	f.Add([]byte("SUBSYSTEM=pcie\x00XSUBSYSTEM=pci\x00SUBSYSTEM=module\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		want := false
+		for _, subsystem := range []string{"pci", "drm", "module", "accel"} {
+			want = want || bytes.Contains(slices.Concat([]byte{0}, b, []byte{0}), []byte("\x00SUBSYSTEM="+subsystem+"\x00"))
+		}
+		if got := relevant(b); got != want {
+			t.Errorf("%q: %v", b, got)
+		}
+	})
 }
 
 func TestRelevant(t *testing.T) {

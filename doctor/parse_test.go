@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -129,5 +130,21 @@ func FuzzParseCDI(f *testing.F) {
 
 func FuzzParseSMI(f *testing.F) {
 	f.Add([]byte("GPU 0: NVIDIA H200 (UUID: GPU-1)\n"))
-	f.Fuzz(func(_ *testing.T, text []byte) { parseSMI(text) })
+	f.Add([]byte("GPU 0: NVIDIA A100 (UUID: GPU-1)\r\n  MIG 1g.5gb      Device  0: (UUID: MIG-2)\nGPU 1: (UUID: x) (UUID: GPU-5a1b2c3d-0000-1111-2222-333344445555)\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		all := parseSMI(text)
+		if lines := bytes.Count(text, []byte("\n")) + 1; len(all) > lines {
+			t.Errorf("%d devices in %d lines", len(all), lines)
+		}
+		for _, name := range all {
+			if name == "" || strings.Contains(name, "\n") || !bytes.Contains(text, []byte(strings.TrimPrefix(name, "MIG "))) {
+				t.Errorf("name %q", name)
+			}
+			// What is told of a device is told again of a line with it.
+			line := "GPU 0: " + name + " (UUID: GPU-1)"
+			if again := parseSMI([]byte(line)); !slices.Equal(again, []string{name}) {
+				t.Errorf("%q: %q", line, again)
+			}
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"testing"
@@ -70,8 +71,25 @@ func FuzzLabelKeys(f *testing.F) {
 	f.Add([]byte(`{"f:metadata":{"f:labels":{".":{},"f:nvidia.com/gpu.count":{}}}}`))
 	f.Add([]byte(`{"f:metadata":{"f:labels":[]}}`))
 	f.Add([]byte(`null`))
+	f.Add([]byte(`{"f:metadata":{"f:labels":{"k:{}":{},"f:":{},"f:f:a":{},"f:a":1,"F:a":{}}}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		labelKeys(metav1.NewFieldsV1(string(raw)))
+		keys := labelKeys(metav1.NewFieldsV1(string(raw)))
+		slices.Sort(keys)
+		if len(slices.Compact(slices.Clone(keys))) != len(keys) || len(keys) > 0 && !json.Valid(raw) {
+			t.Fatalf("keys %q", keys)
+		}
+		// They are what a set of fields with them has.
+		fields := map[string]any{".": map[string]any{}}
+		for _, key := range keys {
+			fields["f:"+key] = map[string]any{}
+		}
+		again, err := json.Marshal(map[string]any{"f:metadata": map[string]any{"f:labels": fields}})
+		check(t, err)
+		got := labelKeys(metav1.NewFieldsV1(string(again)))
+		slices.Sort(got)
+		if !slices.Equal(got, keys) {
+			t.Errorf("keys %q, and of a set with them %q", keys, got)
+		}
 	})
 }
 

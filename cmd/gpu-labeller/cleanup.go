@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/gpu-labeller/gpu-labeller/internal/cli"
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -74,7 +75,7 @@ seen two seconds later.`,
 			if err := f.check(cmd.Flags().Changed); err != nil {
 				return err
 			}
-			return f.run(cmd.Context(), cmd.OutOrStdout())
+			return redact.Error(f.run(cmd.Context(), cmd.OutOrStdout())) // a Job's log
 		},
 	}
 	fs := cmd.Flags()

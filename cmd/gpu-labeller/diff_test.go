@@ -129,8 +129,25 @@ func FuzzLabelsIn(f *testing.F) {
 	f.Add([]byte("a=b\n"), "")
 	f.Add([]byte(`{"kind": "Node", "metadata": {"name": "a", "labels": {"a": "b"}}}`), "a")
 	f.Add([]byte(`{"kind": "List", "items": [{"kind": "Node"}, {"kind": "ResourceSlice", "spec": {"driver": "gpu.nvidia.com", "devices": [{}]}}]}`), "")
-	f.Fuzz(func(_ *testing.T, content []byte, name string) {
-		_, _ = labelsIn(content, name)
+	f.Add([]byte("# a=b\n =c\nd e=f\ng=h=i\r\n"), "")
+	f.Add([]byte("kind: NodeFeature\nmetadata: {name: gpu-labeller-features-for-a}\nspec: {labels: {a: b}}\n"), "a")
+	f.Fuzz(func(t *testing.T, content []byte, name string) {
+		source, err := labelsIn(content, name)
+		switch {
+		case err != nil && (source.set != nil || source.name != "" || err.Error() == ""):
+			t.Errorf("%+v, and error %q", source, err)
+		case err == nil && source.name == "": // lines
+			if len(source.set) == 0 {
+				t.Error("no lines, and no error")
+			}
+			for key, value := range source.set {
+				if key == "" || strings.ContainsAny(key, "= \t\n") || strings.HasPrefix(key, "#") || !bytes.Contains(content, []byte(key+"="+value)) {
+					t.Errorf("label %q=%q", key, value)
+				}
+			}
+		case err == nil && name != "" && !strings.HasSuffix(source.name, name):
+			t.Errorf("%s was read, and %q named", source.name, name)
+		}
 		if all, err := dra.Parse(content); err == nil {
 			compareDRA(&discover.Inventory{}, dra.Devices(all, dra.NVIDIA))
 		}

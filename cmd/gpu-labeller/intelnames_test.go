@@ -1,12 +1,15 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"gopkg.in/yaml.v3"
 
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
@@ -44,7 +47,25 @@ func FuzzParseIntelNames(f *testing.F) {
 	f.Add([]byte("56c0: {product: Flex_170, family: Flex_Series}\n"))
 	f.Add([]byte("5690: &a {product: x}\n56e0: *a\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		_, _ = parseIntelNames(text)
+		names, err := parseIntelNames(text)
+		if err != nil {
+			if names != nil || err.Error() == "" {
+				t.Errorf("%v, and error %q", names, err)
+			}
+			return
+		}
+		// The names, written, are read as they are.
+		table := map[string]map[string]string{}
+		for id, name := range names {
+			table[fmt.Sprintf("%04x", id)] = map[string]string{"product": name.Product, "family": name.Family}
+		}
+		again, err := yaml.Marshal(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := parseIntelNames(again); err != nil || !maps.Equal(got, names) {
+			t.Errorf("%v, %v of\n%s, want %v", got, err, again, names)
+		}
 	})
 }
 

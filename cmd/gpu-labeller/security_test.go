@@ -2,18 +2,15 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/programs"
 )
 
 // The packages of the command that can start a program. A package that is new here
@@ -26,34 +23,7 @@ var starters = []string{
 }
 
 func TestStartsNothingElse(t *testing.T) {
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,GoFiles,Imports,Standard", ".")
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var found []string
-	for packages := json.NewDecoder(bytes.NewReader(out)); packages.More(); {
-		var p struct {
-			ImportPath, Dir  string
-			GoFiles, Imports []string
-			Standard         bool
-		}
-		if err := packages.Decode(&p); err != nil {
-			t.Fatal(err)
-		}
-		if p.Standard {
-			continue
-		}
-		starts := slices.Contains(p.Imports, "os/exec")
-		for _, file := range p.GoFiles {
-			starts = starts || callsStart(t, p.Dir+"/"+file)
-		}
-		if starts {
-			found = append(found, p.ImportPath)
-		}
-	}
-	slices.Sort(found)
+	found := programs.Starters(t, ".", "CGO_ENABLED=1")
 	if !slices.Equal(found, starters) {
 		t.Errorf("these packages can start programs:\n%s\nwant\n%s", strings.Join(found, "\n"), strings.Join(starters, "\n"))
 	}
@@ -93,29 +63,6 @@ func TestLogsAreRedacted(t *testing.T) {
 	if handlers != 3 {
 		t.Errorf("%d handlers found, want those of the agent, text and JSON, and of GFD", handlers)
 	}
-}
-
-// callsStart tells whether a file uses what starts a program without os/exec.
-func callsStart(t *testing.T, file string) bool {
-	t.Helper()
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := false
-	ast.Inspect(parsed, func(n ast.Node) bool {
-		call, ok := n.(*ast.SelectorExpr)
-		if !ok {
-			return true
-		}
-		from, ok := call.X.(*ast.Ident)
-		if ok && (from.Name == "os" && call.Sel.Name == "StartProcess" ||
-			(from.Name == "syscall" || from.Name == "unix") && slices.Contains([]string{"Exec", "ForkExec", "StartProcess"}, call.Sel.Name)) {
-			found = true
-		}
-		return true
-	})
-	return found
 }
 
 // Every module that go.mod requires directly is justified in docs/security.md.
