@@ -72,7 +72,7 @@ func TestEachQuestionFails(t *testing.T) {
 		}
 	}
 	binary := build(t)
-	for name, text := range map[string]string{"linked": linked(2), "split": splitGPUs(2)} {
+	for name, text := range map[string]string{"linked": linked(2), "split": splitGPUs(2, 2)} {
 		for _, without := range [][]string{nil, {"nvmlDeviceGetGpuFabricInfo"}} {
 			driver := standin.DriverRoot(t, text+"log asked\n", without...)
 			if out, err := exec.Command(binary, "--print", "--root", t.TempDir(), "--driver-root", driver).CombinedOutput(); err != nil {

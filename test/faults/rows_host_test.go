@@ -36,16 +36,13 @@ func oldHardware(h *host) {
 	h.driverVersion("550.107.02")
 }
 
-const migText = "mig gpu=0 gi=1 ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n" +
-	"mig gpu=0 gi=2 ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n"
-
 // An A100 and a T4.
 const (
 	a100      = "gpu bus=00000000:10:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=0\n"
 	twoModels = hardware + a100 + "gpu bus=00000000:18:00.0 dev=0x1eb810de name=Tesla~T4 mem=15360 cc=7.5\n"
 )
 
-func migGPU() string { return strings.Replace(gpus(oldGPU, 1), "mig=0", "mig=1", 1) + migText }
+func migGPU() string { return splitGPUs(1, 2) }
 
 // hardwareRows change what is on the bus.
 func hardwareRows() []row {
@@ -419,6 +416,18 @@ func agentRows() []row {
 			during: []step{{do: func(h *host) { hanging(h); h.restart(syscall.SIGKILL) }, want: held("timeout")}},
 			after:  whole(oldHardware),
 		},
+		atQuestions("SIGTERM while NVML is asked", "it is ended (SIGTERM) while NVML hangs at a question, at each of %d, and started again", syscall.SIGTERM),
+		atQuestions("SIGKILL while NVML is asked", "it is killed (SIGKILL) while NVML hangs at a question, at each of %d, and started again", syscall.SIGKILL),
+		{
+			name: "killed with an answer unread", fault: "it is killed while NVML's answer waits to be read, and started again",
+			during: []step{{do: quietly(func(h *host) {
+				asked := h.record(gpus(oldGPU, 1) + "sleep nvmlInit 500\n")
+				h.until("a scan", 30*time.Second, func() bool { return asked("nvmlInit") })
+				h.must(h.agent.cmd.Process.Signal(syscall.SIGSTOP))
+				h.until("the end of the child", 30*time.Second, func() bool { return len(h.children()) == 0 })
+				h.restart(syscall.SIGKILL)
+			}), want: same}},
+		},
 		{
 			name: "new start without a driver", fault: "it is started again while there is no driver",
 			during: []step{{do: func(h *host) { h.says("init DRIVER_NOT_LOADED\n"); h.restart(syscall.SIGTERM) }, want: held("no-driver")}},
@@ -468,6 +477,19 @@ func agentRows() []row {
 		rows[i].area = area
 	}
 	return rows
+}
+
+// atQuestions ends the agent while its child hangs in each of some questions.
+func atQuestions(name, fault string, s syscall.Signal) row {
+	return row{name: name, fault: fmt.Sprintf(fault, len(someQuestions)), gpus: 2, flags: []string{"--nvml-timeout=2s"}, setup: hasLinks(2),
+		during: []step{{do: func(h *host) {
+			for _, question := range someQuestions {
+				h.hangs(linked(2), question)
+				h.restart(s)
+			}
+		}, want: held("timeout")}},
+		after: whole(func(h *host) { h.says(linked(2)) }),
+	}
 }
 
 // quietly has do change nothing that is published, without a write.
