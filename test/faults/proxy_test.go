@@ -38,6 +38,12 @@ type proxy struct {
 	fault  fault
 	hits   atomic.Int64 // requests that met the fault
 
+	// Of requests that met the fault: when those of a kind were answered last, how
+	// often one of that kind came again, and after how long at least.
+	answered map[string]time.Time
+	returns  int
+	soonest  time.Duration
+
 	authority *authority
 	cert      atomic.Pointer[tls.Certificate]
 }
@@ -66,8 +72,10 @@ func (h *host) viaProxy() {
 		p.mu.Lock()
 		fault := p.fault
 		p.mu.Unlock()
+		came := time.Now()
 		if fault != nil && fault(w, r) {
 			p.hits.Add(1)
+			p.met(r, came)
 			return
 		}
 		upstream.ServeHTTP(w, r)
@@ -84,6 +92,43 @@ func (h *host) viaProxy() {
 		p.server.Close()
 	})
 	h.useKubeconfig("token: " + token)
+}
+
+// met notes that a request met the fault, and is being answered.
+func (p *proxy) met(r *http.Request, came time.Time) {
+	kind := fmt.Sprint(r.Method, r.URL.Path, isWatch(r))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last, ok := p.answered[kind]; ok {
+		after := came.Sub(last)
+		if p.returns == 0 || after < p.soonest {
+			p.soonest = after
+		}
+		p.returns++
+	}
+	p.answered[kind] = time.Now()
+}
+
+// again tells how often a request came that had met the fault before, and after how
+// long at least.
+func (p *proxy) again() (times int, soonest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.returns, p.soonest
+}
+
+// patient is a row in which the API server asks to be left alone for a time. What
+// the agent sends of one kind must not come again before.
+func patient(r row, asked time.Duration) row {
+	do := r.during[0].do
+	r.during[0].do = func(h *host) {
+		do(h)
+		h.until("it asks again twice", 100*time.Second, func() bool { times, _ := h.proxy.again(); return times >= 2 })
+		if _, soonest := h.proxy.again(); soonest < asked {
+			h.Errorf("it came again after %v, and was asked to wait for %v", soonest, asked)
+		}
+	}
+	return r
 }
 
 // certify gives the proxy a certificate that is good for so long.
@@ -109,6 +154,7 @@ clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %q}}], us
 func (p *proxy) set(f fault) {
 	p.mu.Lock()
 	p.fault = f
+	p.answered, p.returns = map[string]time.Time{}, 0
 	p.mu.Unlock()
 	p.hits.Store(0)
 	p.server.CloseClientConnections()
@@ -116,7 +162,8 @@ func (p *proxy) set(f fault) {
 
 func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
 
-// status answers as the API server does.
+// status answers as the API server does, which names objects by UID in some of its
+// messages.
 func status(code int, reason string, header ...string) fault {
 	return func(w http.ResponseWriter, _ *http.Request) bool {
 		for i := 0; i+1 < len(header); i += 2 {
@@ -124,7 +171,7 @@ func status(code int, reason string, header ...string) fault {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"made up","reason":%q,"code":%d}`, reason, code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"made up, of the object with UID 5ad00000-0000-4000-8000-0000000000ed","reason":%q,"code":%d}`, reason, code)
 		return true
 	}
 }

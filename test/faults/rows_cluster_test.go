@@ -33,12 +33,13 @@ func serverRows() []row {
 		broken("403", "403 for each request", status(403, "Forbidden"), 3),
 		broken("403 for patch", "403 for patch alone", only(patch, status(403, "Forbidden")), 2),
 		broken("404", "404 for each request", status(404, "NotFound"), 3),
-		broken("409", "409 without a reason for patch", only(patch, status(409, "Conflict")), 2),
+		broken("409", "409 for patch", only(patch, status(409, "Conflict")), 2),
+		broken("409 without a reason", "409 without a reason for patch", only(patch, status(409, "")), 2),
 		broken("410", "410 for each request", status(410, "Gone"), 3),
 		broken("422", "422 for patch", only(patch, status(422, "Invalid")), 2),
-		broken("429", "429, Retry-After: 3", status(429, "TooManyRequests", "Retry-After", "3"), 2),
+		patient(broken("429", "429, Retry-After: 3", status(429, "TooManyRequests", "Retry-After", "3"), 2), 3*time.Second),
 		broken("500", "500", status(500, "InternalError"), 3),
-		broken("503", "503, Retry-After: 1", status(503, "ServiceUnavailable", "Retry-After", "1"), 3),
+		patient(broken("503", "503, Retry-After: 1", status(503, "ServiceUnavailable", "Retry-After", "1"), 3), time.Second),
 		broken("504", "504", status(504, "Timeout"), 3),
 		broken("502 of a load balancer", "502 with a page of HTML", func(w http.ResponseWriter, _ *http.Request) bool {
 			http.Error(w, "<html><body>Bad Gateway</body></html>", http.StatusBadGateway)
