@@ -22,6 +22,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -164,14 +165,30 @@ func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
 
 // status answers as the API server does, which names objects by UID in some of its
 // messages.
-func status(code int, reason string, header ...string) fault {
+func status(code int, reason string) fault { return statusWith(code, reason, 0) }
+
+// statusWith asks to be left alone for some seconds, as the API server does it: in
+// the header and in the body.
+func statusWith(code int, reason string, retryAfter int) fault {
 	return func(w http.ResponseWriter, _ *http.Request) bool {
-		for i := 0; i+1 < len(header); i += 2 {
-			w.Header().Set(header[i], header[i+1])
+		details := ""
+		if retryAfter > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+			details = fmt.Sprintf(`"details":{"retryAfterSeconds":%d},`, retryAfter)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"made up, of the object with UID 5ad00000-0000-4000-8000-0000000000ed","reason":%q,"code":%d}`, reason, code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{},%s"status":"Failure","message":"made up, of the object with UID 5ad00000-0000-4000-8000-0000000000ed","reason":%q,"code":%d}`, details, reason, code)
+		return true
+	}
+}
+
+// unfair answers as the API server does where priority and fairness lets nobody in:
+// the header alone says when to come back.
+func unfair(retryAfter int) fault {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+		http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
 		return true
 	}
 }
