@@ -72,7 +72,7 @@ func TestEachQuestionFails(t *testing.T) {
 		}
 	}
 	binary := build(t)
-	for name, text := range map[string]string{"linked": linked(2), "split": splitGPUs(2)} {
+	for name, text := range map[string]string{"linked": linked(2), "split": splitGPUs(2, 2)} {
 		for _, without := range [][]string{nil, {"nvmlDeviceGetGpuFabricInfo"}} {
 			driver := standin.DriverRoot(t, text+"log asked\n", without...)
 			if out, err := exec.Command(binary, "--print", "--root", t.TempDir(), "--driver-root", driver).CombinedOutput(); err != nil {
@@ -203,7 +203,7 @@ func tables(all []row) string {
 		if r.item != "" {
 			fault = fmt.Sprintf(r.fault, "`"+strings.Join(items, "`, `")+"`")
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", fault, r.before, outcomes(r.during), outcomes(r.after))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", fault, inPassing(r.before, r.through), outcomes(r.during), outcomes(r.after))
 	}
 	b.WriteString("\n")
 	return b.String()
@@ -211,7 +211,7 @@ func tables(all []row) string {
 
 // sameLine tells rows that differ only by their item.
 func sameLine(a, b *row) bool {
-	return a.area == b.area && a.fault == b.fault && a.before.String() == b.before.String() &&
+	return a.area == b.area && a.fault == b.fault && inPassing(a.before, a.through) == inPassing(b.before, b.through) &&
 		outcomes(a.during) == outcomes(b.during) && outcomes(a.after) == outcomes(b.after)
 }
 
@@ -219,11 +219,22 @@ func sameLine(a, b *row) bool {
 func outcomes(steps []step) string {
 	var all []string
 	for _, s := range steps {
-		if text := s.want.String(); !slices.Contains(all, text) {
+		if text := inPassing(s.want, s.through); !slices.Contains(all, text) {
 			all = append(all, text)
 		}
 	}
 	return strings.Join(all, "; then ")
+}
+
+// inPassing is what is published, and what else may be on the way.
+func inPassing(w want, through []want) string {
+	text := w.String()
+	separator := "; in passing: "
+	for _, t := range through {
+		text += separator + t.String()
+		separator = "; or "
+	}
+	return text
 }
 
 func (w want) String() string {

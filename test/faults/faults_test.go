@@ -81,7 +81,7 @@ const (
 	none
 )
 
-var baseNames = map[base]string{all: "all", other: "those of the new hardware", pciOnly: "what the bus tells", none: "none"}
+var baseNames = map[base]string{all: "all", other: "those of the new hardware", pciOnly: "what the bus tells", provisional: "what the bus tells, without ours", none: "none"}
 
 // want is the labels of base, but for those named; without a slash, our own.
 // Empty stands for a label that is not there.

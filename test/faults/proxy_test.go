@@ -25,6 +25,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,12 @@ type proxy struct {
 	mu       sync.Mutex
 	fault    fault
 	hits     atomic.Int64 // requests that met the fault, and were over
+
+	// Of requests that met the fault: when those of a kind were answered last, how
+	// often one of that kind came again, and after how long at least.
+	answered map[string]time.Time
+	returns  int
+	soonest  time.Duration
 
 	authority *authority
 	cert      atomic.Pointer[tls.Certificate]
@@ -71,8 +78,10 @@ func (h *host) viaProxy() {
 		p.mu.Lock()
 		fault := p.fault
 		p.mu.Unlock()
+		came := time.Now()
 		if fault != nil && fault(w, r) {
 			p.hits.Add(1)
+			p.met(r, came)
 			return
 		}
 		upstream.ServeHTTP(w, r)
@@ -89,6 +98,43 @@ func (h *host) viaProxy() {
 		p.server.Close()
 	})
 	h.useKubeconfig("token: " + token)
+}
+
+// met notes that a request met the fault, and is being answered.
+func (p *proxy) met(r *http.Request, came time.Time) {
+	kind := fmt.Sprint(r.Method, r.URL.Path, isWatch(r))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last, ok := p.answered[kind]; ok {
+		after := came.Sub(last)
+		if p.returns == 0 || after < p.soonest {
+			p.soonest = after
+		}
+		p.returns++
+	}
+	p.answered[kind] = time.Now()
+}
+
+// again tells how often a request came that had met the fault before, and after how
+// long at least.
+func (p *proxy) again() (times int, soonest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.returns, p.soonest
+}
+
+// patient is a row in which the API server asks to be left alone for a time. What
+// the agent sends of one kind must not come again before.
+func patient(r row, asked time.Duration) row {
+	do := r.during[0].do
+	r.during[0].do = func(h *host) {
+		do(h)
+		h.until("it asks again twice", 100*time.Second, func() bool { times, _ := h.proxy.again(); return times >= 2 })
+		if _, soonest := h.proxy.again(); soonest < asked {
+			h.Errorf("it came again after %v, and was asked to wait for %v", soonest, asked)
+		}
+	}
+	return r
 }
 
 // certify gives the proxy a certificate that is good for so long.
@@ -114,6 +160,7 @@ clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %q}}], us
 func (p *proxy) set(f fault) {
 	p.mu.Lock()
 	p.fault = f
+	p.answered, p.returns = map[string]time.Time{}, 0
 	p.mu.Unlock()
 	p.hits.Store(0)
 	p.server.CloseClientConnections()
@@ -121,15 +168,32 @@ func (p *proxy) set(f fault) {
 
 func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
 
-// status answers as the API server does.
-func status(code int, reason string, header ...string) fault {
+// status answers as the API server does, which names objects by UID in some of its
+// messages.
+func status(code int, reason string) fault { return statusWith(code, reason, 0) }
+
+// statusWith asks to be left alone for some seconds, as the API server does it: in
+// the header and in the body.
+func statusWith(code int, reason string, retryAfter int) fault {
 	return func(w http.ResponseWriter, _ *http.Request) bool {
-		for i := 0; i+1 < len(header); i += 2 {
-			w.Header().Set(header[i], header[i+1])
+		details := ""
+		if retryAfter > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+			details = fmt.Sprintf(`"details":{"retryAfterSeconds":%d},`, retryAfter)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"made up","reason":%q,"code":%d}`, reason, code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{},%s"status":"Failure","message":"made up, of the object with UID 5ad00000-0000-4000-8000-0000000000ed","reason":%q,"code":%d}`, details, reason, code)
+		return true
+	}
+}
+
+// unfair answers as the API server does where priority and fairness lets nobody in:
+// the header alone says when to come back.
+func unfair(retryAfter int) fault {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+		http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
 		return true
 	}
 }

@@ -33,12 +33,14 @@ func serverRows() []row {
 		broken("403", "403 for each request", status(403, "Forbidden"), 3),
 		broken("403 for patch", "403 for patch alone", only(patch, status(403, "Forbidden")), 2),
 		broken("404", "404 for each request", status(404, "NotFound"), 3),
-		broken("409", "409 without a reason for patch", only(patch, status(409, "Conflict")), 2),
+		broken("409", "409 for patch", only(patch, status(409, "Conflict")), 2),
+		broken("409 without a reason", "409 without a reason for patch", only(patch, status(409, "")), 2),
 		broken("410", "410 for each request", status(410, "Gone"), 3),
 		broken("422", "422 for patch", only(patch, status(422, "Invalid")), 2),
-		broken("429", "429, Retry-After: 3", status(429, "TooManyRequests", "Retry-After", "3"), 2),
+		patient(broken("429", "429, Retry-After: 3", statusWith(429, "TooManyRequests", 3), 2), 3*time.Second),
+		patient(broken("429 of priority and fairness", "429 of priority and fairness, Retry-After: 3", unfair(3), 2), 3*time.Second),
 		broken("500", "500", status(500, "InternalError"), 3),
-		broken("503", "503, Retry-After: 1", status(503, "ServiceUnavailable", "Retry-After", "1"), 3),
+		patient(broken("503", "503, Retry-After: 1", statusWith(503, "ServiceUnavailable", 1), 3), time.Second),
 		broken("504", "504", status(504, "Timeout"), 3),
 		broken("502 of a load balancer", "502 with a page of HTML", func(w http.ResponseWriter, _ *http.Request) bool {
 			http.Error(w, "<html><body>Bad Gateway</body></html>", http.StatusBadGateway)
@@ -246,7 +248,7 @@ func writerRows() []row {
 		{
 			name: "label taken before the start", fault: "another field manager had a label first, and removes it",
 			setup:  func(h *host) { h.label("rival", map[string]any{key: "theirs"}) },
-			before: theirs, through: []want{but(none, key, "theirs"), but(provisional, key, "theirs")},
+			before: theirs, through: []want{but(none, key, "theirs").called("theirs alone"), but(provisional, key, "theirs").called("theirs and what the bus tells")},
 			after: []step{{do: func(h *host) { h.label("rival", map[string]any{key: nil}) }, want: want{of: all},
 				through: []want{but(all, key, "")}}},
 		},

@@ -36,16 +36,13 @@ func oldHardware(h *host) {
 	h.driverVersion("550.107.02")
 }
 
-const migText = "mig gpu=0 gi=1 ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n" +
-	"mig gpu=0 gi=2 ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n"
-
 // An A100 and a T4.
 const (
 	a100      = "gpu bus=00000000:10:00.0 dev=0x20b010de name=NVIDIA~A100-SXM4-40GB mem=40960 cc=8.0 mig=0\n"
 	twoModels = hardware + a100 + "gpu bus=00000000:18:00.0 dev=0x1eb810de name=Tesla~T4 mem=15360 cc=7.5\n"
 )
 
-func migGPU() string { return strings.Replace(gpus(oldGPU, 1), "mig=0", "mig=1", 1) + migText }
+func migGPU() string { return splitGPUs(1, 2) }
 
 // hardwareRows change what is on the bus.
 func hardwareRows() []row {
@@ -53,7 +50,12 @@ func hardwareRows() []row {
 	three := but(all, "count", "3", "count.pci", "3", "vendor.nvidia.count", "3", "nvidia.com/gpu.count", "3",
 		"model.nvidia-a100-sxm4-40gb.count", "3", "memory.total", "122880").called("all, of three GPUs")
 	oneFailed := but(all, "state", "degraded", "count", "3", "count.failed", "1", "vendor.nvidia.count", "3",
-		"nvidia.com/gpu.count", "3", "model.nvidia-a100-sxm4-40gb.count", "3", "memory.total", "122880")
+		"nvidia.com/gpu.count", "3", "model.nvidia-a100-sxm4-40gb.count", "3", "memory.total", "122880").called("all, of three GPUs, `count.failed=1` `state=degraded`")
+	// While the bus and NVML's answer differ.
+	t4OnBus := but(other, "count.pci", "2").called("all, of the T4 alone, `count.pci=2`")
+	t4Failed := but(other, "count.pci", "2", "count.failed", "1", "state", "degraded").called("all, of the T4 alone, `count.failed=1` `count.pci=2` `state=degraded`")
+	oneOfTwoFailed := but(all, "state", "degraded", "count", "1", "count.failed", "1", "vendor.nvidia.count", "1", "nvidia.com/gpu.count", "1",
+		"model.nvidia-a100-sxm4-40gb.count", "1", "memory.total", "40960").called("all, of one GPU, `count.failed=1` `state=degraded`")
 	devices := func(h *host) string { return filepath.Join(h.root, "sys/bus/pci/devices") }
 	aside := func(path func(*host) string) func(*host) {
 		return func(h *host) { h.must(os.Rename(path(h), path(h)+".aside")) }
@@ -98,9 +100,9 @@ func hardwareRows() []row {
 				h.says(twoModels)
 			},
 			during: []step{{do: func(h *host) { h.says(strings.Replace(twoModels, a100, "", 1)); h.unplug(0) }, want: want{of: other}.called("all, of the T4 alone"),
-				through: []want{but(other, "count.pci", "2"), but(other, "count.pci", "2", "count.failed", "1", "state", "degraded")}}},
+				through: []want{t4OnBus, t4Failed}}},
 			after: []step{{do: func(h *host) { h.says(twoModels); h.plug(0) }, want: want{of: all},
-				through: []want{but(all, "count.pci", "1"), but(other, "count.pci", "2"), but(other, "count.pci", "2", "count.failed", "1", "state", "degraded")}}},
+				through: []want{but(all, "count.pci", "1"), t4OnBus, t4Failed}}},
 		},
 		{
 			area: area, name: "last GPU removed and back", fault: "the last GPU is removed, and put back",
@@ -142,11 +144,9 @@ func hardwareRows() []row {
 				h.bind(1, "vfio-pci")
 			}, want: but(all, "count", "1", "count.passthrough", "1", "vendor.nvidia.count", "1", "nvidia.com/gpu.count", "1",
 				"model.nvidia-a100-sxm4-40gb.count", "1", "memory.total", "40960").called("all, of one GPU, `count.passthrough=1`"),
-				through: []want{but(all, "state", "degraded", "count", "1", "count.failed", "1", "vendor.nvidia.count", "1", "nvidia.com/gpu.count", "1",
-					"model.nvidia-a100-sxm4-40gb.count", "1", "memory.total", "40960")}}},
+				through: []want{oneOfTwoFailed}}},
 			after: []step{{do: func(h *host) { h.says(gpus(oldGPU, 2)); h.bind(1, "nvidia") }, want: want{of: all},
-				through: []want{but(all, "count.passthrough", "1", "count", "1", "vendor.nvidia.count", "1"), but(all, "state", "degraded", "count", "1", "count.failed", "1", "vendor.nvidia.count", "1", "nvidia.com/gpu.count", "1",
-					"model.nvidia-a100-sxm4-40gb.count", "1", "memory.total", "40960")}}},
+				through: []want{but(all, "count.passthrough", "1", "count", "1", "vendor.nvidia.count", "1"), oneOfTwoFailed}}},
 		},
 		{
 			area: area, name: "MIG reconfigured during a scan", fault: "MIG is enabled while NVML is being asked, and disabled",
@@ -439,6 +439,18 @@ func agentRows() []row {
 			during: []step{{do: func(h *host) { hanging(h); h.restart(syscall.SIGKILL) }, want: held("timeout")}},
 			after:  whole(oldHardware),
 		},
+		atQuestions("SIGTERM while NVML is asked", "it is ended (SIGTERM) while NVML hangs at a question, at each of %d, and started again", syscall.SIGTERM),
+		atQuestions("SIGKILL while NVML is asked", "it is killed (SIGKILL) while NVML hangs at a question, at each of %d, and started again", syscall.SIGKILL),
+		{
+			name: "killed with an answer unread", fault: "it is killed while NVML's answer waits to be read, and started again",
+			during: []step{{do: quietly(func(h *host) {
+				asked := h.record(gpus(oldGPU, 1) + "sleep nvmlInit 500\n")
+				h.until("a scan", 30*time.Second, func() bool { return asked("nvmlInit") })
+				h.must(h.agent.cmd.Process.Signal(syscall.SIGSTOP))
+				h.until("the end of the child", 30*time.Second, func() bool { return len(h.children()) == 0 })
+				h.restart(syscall.SIGKILL)
+			}), want: same}},
+		},
 		{
 			name: "new start without a driver", fault: "it is started again while there is no driver",
 			during: []step{{do: func(h *host) { h.says("init DRIVER_NOT_LOADED\n"); h.restart(syscall.SIGTERM) }, want: held("no-driver")}},
@@ -488,6 +500,19 @@ func agentRows() []row {
 		rows[i].area = area
 	}
 	return rows
+}
+
+// atQuestions ends the agent while its child hangs in each of some questions.
+func atQuestions(name, fault string, s syscall.Signal) row {
+	return row{name: name, fault: fmt.Sprintf(fault, len(someQuestions)), gpus: 2, flags: []string{"--nvml-timeout=2s"}, setup: hasLinks(2),
+		during: []step{{do: func(h *host) {
+			for _, question := range someQuestions {
+				h.hangs(linked(2), question)
+				h.restart(s)
+			}
+		}, want: held("timeout")}},
+		after: whole(func(h *host) { h.says(linked(2)) }),
+	}
 }
 
 // quietly has do change nothing that is published, without a write.

@@ -93,9 +93,10 @@ func nodeFeatureRows() []row {
 		broken("409 for update", "409 for update, each time", writes, status(409, "Conflict"), 8),
 		broken("410", "410 for each request", objects, status(410, "Gone"), 3),
 		broken("422 for update", "422 for update", writes, status(422, "Invalid"), 2),
-		broken("429", "429, Retry-After: 3", objects, status(429, "TooManyRequests", "Retry-After", "3"), 2),
+		patient(broken("429", "429, Retry-After: 3", objects, statusWith(429, "TooManyRequests", 3), 2), 3*time.Second),
+		patient(broken("429 of priority and fairness", "429 of priority and fairness, Retry-After: 3", objects, unfair(3), 2), 3*time.Second),
 		broken("500", "500", objects, status(500, "InternalError"), 3),
-		broken("503", "503, Retry-After: 1", objects, status(503, "ServiceUnavailable", "Retry-After", "1"), 3),
+		patient(broken("503", "503, Retry-After: 1", objects, statusWith(503, "ServiceUnavailable", 1), 3), time.Second),
 		broken("504", "504", objects, status(504, "Timeout"), 3),
 		broken("a page for each request", "200 with a page of HTML", objects, raw("text/html", "<html><body>Sign in</body></html>"), 3),
 		broken("nothing for each request", "200 with nothing", objects, raw("application/json", ""), 3),
@@ -134,7 +135,7 @@ func nodeFeatureRows() []row {
 				if meta := h.object(); meta.Labels["team"] != "ml" || meta.Annotations["note"] != "keep" {
 					h.Errorf("what others added to the metadata is gone: %v %v", meta.Labels, meta.Annotations)
 				}
-			}, want: want{of: all}, through: []want{but(all, "nvidia.com/gpu.product", "theirs", "example.com/theirs", "1", "x/features", "some")}}},
+			}, want: want{of: all}, through: []want{but(all, "nvidia.com/gpu.product", "theirs", "example.com/theirs", "1", "x/features", "some").called("what they made of them")}}},
 		},
 		{
 			area: others, name: "object without its Node", fault: "somebody removes the label by which NFD finds the Node",
@@ -244,7 +245,7 @@ func nodeFeatureRows() []row {
 		},
 		{
 			area: others, name: "NFD removed", fault: "NFD's CRDs are deleted, and installed again", alone: true,
-			during: []step{{do: func(h *host) { h.w.removeNFD(h.T) }, says: "the cluster has no NodeFeature resource", want: want{of: none}, through: []want{{of: none}}}},
+			during: []step{{do: func(h *host) { h.w.removeNFD(h.T) }, says: "the cluster has no NodeFeature resource", want: want{of: none}}},
 			after:  whole(func(h *host) { h.w.installNFD(h.T) }),
 		},
 	}...)

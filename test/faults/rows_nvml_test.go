@@ -258,7 +258,7 @@ func queryRows() []row {
 		}
 		list = append(list, r)
 	}
-	split := splitGPUs(4)
+	split := splitGPUs(4, 2)
 	for _, q := range []struct{ name, fault, function string }{
 		{"number of MIG devices", "how many MIG devices it may have (UNKNOWN)", "nvmlDeviceGetMaxMigDeviceCount"},
 		{"MIG device", "the handle of its MIG devices (UNKNOWN)", "nvmlDeviceGetMigDeviceHandleByIndex"},
@@ -311,11 +311,13 @@ func queryRows() []row {
 	return list
 }
 
-// splitGPUs is what NVML says of n GPUs with two MIG devices each.
-func splitGPUs(n int) string {
+// splitGPUs is what NVML says of n GPUs with so many MIG devices each.
+func splitGPUs(n, devices int) string {
 	text := strings.ReplaceAll(gpus(oldGPU, n), "mig=0", "mig=1")
 	for i := range n {
-		text += strings.ReplaceAll(migText, "gpu=0", fmt.Sprintf("gpu=%d", i))
+		for gi := 1; gi <= devices; gi++ {
+			text += fmt.Sprintf("mig gpu=%d gi=%d ci=0 gprof=0 cprof=0 slices=1 cslices=1 sm=14 mem=4864 ce=1\n", i, gi)
+		}
 	}
 	return text
 }
@@ -329,10 +331,46 @@ func (r *row) asks(lines string) {
 	}
 }
 
+// A scan of linked GPUs asks each of these.
+var someQuestions = []string{"nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode", "nvmlDeviceGetP2PStatus", "nvmlDeviceGetNvLinkVersion"}
+
+// killedAtQuestions kills the child in each of some questions.
+func killedAtQuestions(area string) row {
+	r := row{area: area, name: "killed at a question", fault: fmt.Sprintf("it is killed (SIGKILL) at a question, at each of %d", len(someQuestions)), gpus: 2,
+		setup: hasLinks(2), after: whole(func(h *host) { h.says(linked(2)) })}
+	for _, question := range someQuestions {
+		r.during = append(r.during, step{do: func(h *host) {
+			h.hangs(linked(2), question)
+			h.says(linked(2) + "exit nvmlInit 9\n") // the next one fails otherwise
+			for _, pid := range h.children() {
+				h.must(syscall.Kill(pid, syscall.SIGKILL))
+			}
+		}, says: "ended by signal killed", want: held("error")})
+	}
+	return r
+}
+
+// idle tells whether a process has used no processor time for half a second.
+func idle(pid int) bool {
+	used := func() string {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		words := strings.Fields(string(text))
+		if len(words) < 15 {
+			return "" // it is gone
+		}
+		return words[13] + " " + words[14]
+	}
+	before := used()
+	time.Sleep(500 * time.Millisecond)
+	return before != "" && used() == before
+}
+
 // childRows have the process that asks NVML go wrong.
 func childRows() []row {
 	const area = "The process that asks NVML"
 	short := []string{"--nvml-timeout=2s"}
+	// What the library says before it goes wrong, of which the log has a line.
+	const uuids = "say nvmlInit NVRM:~GPU-5ad00000-0000-4000-8000-000000000000,~MIG-5ad00000-0000-4000-8000-000000000001,~5ad00000-0000-4000-8000-000000000002\n"
 	broken := func(name, fault, line, says, state string) row {
 		return row{
 			area: area, name: name, fault: fault, gpus: 2, flags: short,
@@ -352,9 +390,9 @@ func childRows() []row {
 		broken("hang at a question", "it hangs at a question to one GPU", "hang nvmlDeviceGetName gpu=1", "NVML did not answer within", "timeout"),
 		broken("answer too late", "it takes longer than the timeout", "sleep nvmlDeviceGetCount 6000", "NVML did not answer within", "timeout"),
 		harmless("hang in shutdown", "it would hang in nvmlShutdown, which is never called", "hang nvmlShutdown"),
-		broken("crash at init", "it crashes in nvmlInit", "crash nvmlInit", "SIGSEGV", "error"),
+		broken("crash at init", "it crashes in nvmlInit, after a message with UUIDs", uuids+"crash nvmlInit", "(NVRM: GPU-(UUID), MIG-(UUID), (UUID))", "error"),
 		broken("crash at a question", "it crashes at a question to one GPU", "crash nvmlDeviceGetMemoryInfo gpu=1", "SIGSEGV", "error"),
-		broken("exit at init", "the library ends it in nvmlInit, status 0", "exit nvmlInit 0", "gave no answer", "error"),
+		broken("exit at init", "the library ends it in nvmlInit, status 0, after a message with UUIDs", uuids+"exit nvmlInit 0", "(NVRM: GPU-(UUID), MIG-(UUID), (UUID))", "error"),
 		broken("exit at a question", "the library ends it at a question, status 3", "exit nvmlDeviceGetName 3", "exit status 3", "error"),
 		harmless("garbage", "the library writes to standard output", "garbage nvmlInit\ngarbage nvmlDeviceGetName"),
 		harmless("slow", "it takes a second, within the timeout", "sleep nvmlDeviceGetCount 1000"),
@@ -381,6 +419,41 @@ func childRows() []row {
 				want: held("error"), through: []want{held("timeout")},
 			}},
 			after: whole(func(h *host) { h.says(gpus(oldGPU, 2)) }),
+		},
+		killedAtQuestions(area),
+		{
+			area: area, name: "killed while it answers", fault: "it is killed (SIGKILL) when a part of its answer is written", gpus: 2, flags: []string{"--nvml-timeout=1m"},
+			during: []step{{do: func(h *host) {
+				// More than a pipe holds, so that it cannot end before it is read.
+				asked := h.record(splitGPUs(64, 7) + "sleep nvmlInit 1000\n")
+				h.until("a child", 30*time.Second, func() bool { return asked("nvmlInit") })
+				h.must(h.agent.cmd.Process.Signal(syscall.SIGSTOP))
+				pid := h.children()[0]
+				h.until("the end of its questions", 30*time.Second, func() bool { return asked("nvmlDeviceGetP2PStatus") && idle(pid) })
+				h.says(gpus(oldGPU, 2) + "exit nvmlInit 9\n")
+				h.must(syscall.Kill(pid, syscall.SIGKILL))
+				h.until("its end", 30*time.Second, func() bool { return len(h.children()) == 0 }) // or it writes on once there is room
+				h.must(h.agent.cmd.Process.Signal(syscall.SIGCONT))
+			}, says: "ended by signal killed", want: held("error")}},
+			after: whole(func(h *host) { h.says(gpus(oldGPU, 2)) }),
+		},
+		{
+			area: area, name: "NVML process killed at any time", fault: "it is killed (SIGKILL) fifteen times, at any time, also after its answer", gpus: 2,
+			during: []step{{do: func(h *host) {
+				for i := range 15 {
+					h.driverVersion(fmt.Sprintf("550.107.02  %d", i)) // so that it asks at once
+					for begin := time.Now(); len(h.children()) == 0; time.Sleep(time.Millisecond) {
+						if time.Since(begin) > 30*time.Second {
+							h.Fatal("no child within 30 s")
+						}
+					}
+					time.Sleep(time.Duration(4*i) * time.Millisecond)
+					for _, pid := range h.children() {
+						_ = syscall.Kill(pid, syscall.SIGKILL)
+					}
+					time.Sleep(100 * time.Millisecond) // until it is gone
+				}
+			}, want: want{of: all}, through: []want{held("error")}}},
 		},
 		{
 			area: area, name: "held in the kernel", fault: "it waits inside the kernel, and SIGKILL does not end it; the agent is ended and started again while it does", gpus: 2, flags: short,
