@@ -430,5 +430,5 @@ func (p *publisher) repaired(now time.Time) {
 		gap = repairFirst << p.repairs
 	}
 	p.repairs++
-	p.repairAt = now.Add(gap)
+	p.repairAt = now.Add(jitter(gap))
 }

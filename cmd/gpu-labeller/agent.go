@@ -233,7 +233,7 @@ func (f *sinkFlags) choose(ctx context.Context, client *publish.Client, log *slo
 		select {
 		case <-ctx.Done():
 			return "", ctx.Err()
-		case <-time.After(wait):
+		case <-time.After(wait - rand.N(wait/2)): // agents that fail together come back apart
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"time"
@@ -138,7 +139,7 @@ func checkHost(ctx context.Context, client *publish.Client, root, nodeName strin
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(wait):
+		case <-time.After(wait - rand.N(wait/2)): // agents that fail together come back apart
 		}
 	}
 }
