@@ -99,8 +99,8 @@ func TestFingerprintsBesideASentry(t *testing.T) {
 	m := oneA100(t)
 	synctest.Test(t, func(t *testing.T) {
 		m.t = t
-		var taken int
-		a := New(Config{Host: m.host(), Fingerprint: func() (Fingerprint, error) { taken++; return Fingerprint{}, nil }})
+		var taken atomic.Int32
+		a := New(Config{Host: m.host(), Fingerprint: func() (Fingerprint, error) { taken.Add(1); return Fingerprint{}, nil }})
 		var err error
 		a.sentry, err = newSentry(a.config.Poll, a.nudges)
 		m.check(err)
@@ -112,8 +112,8 @@ func TestFingerprintsBesideASentry(t *testing.T) {
 		time.Sleep(time.Hour)
 		cancel()
 		<-done
-		if taken < 10 || taken > 14 {
-			t.Errorf("%d fingerprints in an hour, want one each five minutes", taken)
+		if n := taken.Load(); n < 10 || n > 14 {
+			t.Errorf("%d fingerprints in an hour, want one each five minutes", n)
 		}
 	})
 }

@@ -91,7 +91,7 @@ func (inv *Inventory) scanPCI(host Host) error {
 				unread[field.Address] = true
 			}
 			if field.Field == "config" {
-				problem.Cure = "see to it that the file can be read; without it the vgpu labels are left out"
+				problem.Cure = "see to it that the file can be read; without that of a GPU that works the vgpu labels are left out"
 			}
 		}
 		inv.problem(problem)

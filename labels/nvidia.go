@@ -115,11 +115,14 @@ func gpuMode(gpus []*discover.GPU) string {
 }
 
 // fabricClique is the NVLink clique that all GPUs on a fabric share, empty when
-// there is none or they disagree.
+// there is none, they disagree, or one does not tell.
 func fabricClique(gpus []*discover.GPU) string {
 	var clique string
 	for _, g := range gpus {
 		f := g.NVML.Fabric
+		if code := g.NVML.Errors["fabric"]; code != "" && !code.Absent() {
+			return ""
+		}
 		if f == nil || f.State != nvml.FabricCompleted || f.Status != nvml.Success ||
 			strings.Trim(f.ClusterUUID, "0-") == "" {
 			continue

@@ -81,6 +81,10 @@ func TestNode(t *testing.T) {
 		g.Function.Class = class
 		return g
 	}
+	fabricFails := func(g discover.GPU, code nvml.Code) discover.GPU {
+		g.NVML.Errors = nvml.Errors{"fabric": code}
+		return g
+	}
 	fabric := func(g discover.GPU, cluster string, clique uint32) discover.GPU {
 		g.NVML.Fabric = &nvml.Fabric{State: nvml.FabricCompleted, Status: nvml.Success, ClusterUUID: cluster, CliqueID: clique}
 		return g
@@ -113,6 +117,8 @@ func TestNode(t *testing.T) {
 		{"two cliques", host(fabric(a100(0), cluster, 1), fabric(a100(1), cluster, 2)), Options{}, "!gpu.clique"},
 		{"two clusters", host(fabric(a100(0), cluster, 1), fabric(a100(1), other, 1)), Options{}, "!gpu.clique"},
 		{"no cluster", host(fabric(a100(0), "00000000-0000-0000-0000-000000000000", 0)), Options{}, "!gpu.clique"},
+		{"one does not tell", host(fabric(a100(0), cluster, 1), fabricFails(a100(1), nvml.Unknown)), Options{}, "!gpu.clique"},
+		{"one has no fabric", host(fabric(a100(0), cluster, 1), fabricFails(a100(1), nvml.NotSupported)), Options{}, "gpu.clique=" + cluster + ".1"},
 		{"cluster unread", host(fabric(a100(0), "", 0)), Options{}, "!gpu.clique"},
 		{"registration under way", host(fabricOf(a100(0), nvml.Fabric{State: "in_progress", Status: nvml.Success, ClusterUUID: cluster})), Options{}, "!gpu.clique"},
 		{"registration failed", host(fabricOf(a100(0), nvml.Fabric{State: nvml.FabricCompleted, Status: unknownError, ClusterUUID: cluster})), Options{}, "!gpu.clique"},
