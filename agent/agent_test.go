@@ -574,6 +574,26 @@ func TestRepartition(t *testing.T) {
 	})
 }
 
+// U60's other half.
+func TestRepartitionAMD(t *testing.T) {
+	virtual(t, newMachine, func(b *bench) {
+		b.function("0000:8b:00.0", mi3, "amdgpu")
+		partition := func(compute string) {
+			b.write("sys/bus/pci/devices/0000:8b:00.0/current_compute_partition", compute+"\n")
+			b.write("sys/bus/pci/devices/0000:8b:00.0/current_memory_partition", "NPS1\n")
+		}
+		partition("SPX")
+		s := &telling{sink{name: "s"}}
+		b.start(nil, s)
+		b.after(time.Minute)
+		for _, compute := range []string{"DPX", "SPX"} {
+			partition(compute)
+			b.after(5 * time.Second)
+			b.want(s.set(), "amd.com/gpu.compute-memory-partition="+strings.ToLower(compute)+"_nps1")
+		}
+	})
+}
+
 // U49, U55: between intervals nothing is asked and nothing is written.
 func TestQuiet(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
