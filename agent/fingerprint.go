@@ -99,6 +99,7 @@ func driverCopied(root hostfs.Root) bool {
 const (
 	devicesPath      = "sys/bus/pci/devices"
 	capabilitiesPath = "proc/driver/nvidia/capabilities"
+	modulePath       = "sys/module/nvidia"
 )
 
 // Take takes a fingerprint. The error is for a PCI bus that cannot be listed;
@@ -242,6 +243,9 @@ func (f *Fingerprinter) lost(dir int, known *function) bool {
 func (f *Fingerprinter) Watched() Watched {
 	var w Watched
 	w.Often.file(f.root.Path("proc/driver/nvidia/version"))
+	if driverCopied(f.root) {
+		w.Often.file(f.root.Path("sys/module/nvidia/version"))
+	}
 	f.watchMIG(&w.Often, capabilitiesPath, 0)
 	w.Seldom.folder(f.root.Path(devicesPath))
 	w.Rarely.file(f.root.Path("sys/module/nvidia/version"))
@@ -268,6 +272,7 @@ func (f *Fingerprinter) Watched() Watched {
 		}
 	}
 	w.Seldom.file(f.root.Path("sys/module/nvidia/initstate"))
+	w.Seldom.folder(f.root.Path(modulePath))    // another one has another inode
 	w.Seldom.link(f.root.Path("dev/nvidiactl")) // is it there?
 	w.Seldom.folder(f.root.Path("proc/driver/nvidia/gpus"))
 	return w
@@ -292,10 +297,17 @@ func (f *Fingerprinter) watchMIG(l *pathList, path string, depth int) {
 	}
 }
 
-// driver sums up NVIDIA's kernel module.
+// driver sums up NVIDIA's kernel module. One that was loaded again is another one,
+// of which GPUs may work that did not before: sysfs makes a new folder for it.
 func (f *Fingerprinter) driver() uint64 {
 	var h maphash.Hash
 	h.SetSeed(f.seed)
+	var module unix.Stat_t
+	if unix.Stat(f.root.Path(modulePath), &module) == nil {
+		var inode [8]byte
+		binary.LittleEndian.PutUint64(inode[:], module.Ino)
+		h.Write(inode[:])
+	}
 	for _, path := range []string{"sys/module/nvidia/initstate", "sys/module/nvidia/version", "proc/driver/nvidia/version"} {
 		h.Write(f.read(unix.AT_FDCWD, f.root.Path(path)))
 		h.WriteByte(0)

@@ -203,7 +203,7 @@ func (l *loop) polled(p polled) {
 		l.scanIn(0, "start")
 	}
 	next := l.config.Poll
-	if l.sentry != nil && l.sentry.running() {
+	if p.err == nil && l.sentry != nil && l.sentry.running() {
 		next = max(next, sentryFingerprint)
 	}
 	if !l.lastChange.IsZero() && time.Since(l.lastChange) < 5*time.Second {

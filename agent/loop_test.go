@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"sync"
@@ -114,6 +115,30 @@ func TestFingerprintsBesideASentry(t *testing.T) {
 		<-done
 		if n := taken.Load(); n < 10 || n > 14 {
 			t.Errorf("%d fingerprints in an hour, want one each five minutes", n)
+		}
+	})
+}
+
+// One that fails is tried again soon, also beside a sentry, which knows no files
+// without it.
+func TestFailedFingerprintIsTriedAgain(t *testing.T) {
+	m := oneA100(t)
+	synctest.Test(t, func(t *testing.T) {
+		m.t = t
+		var taken atomic.Int32
+		a := New(Config{Host: m.host(), Fingerprint: func() (Fingerprint, error) { taken.Add(1); return Fingerprint{}, errors.New("no") }})
+		var err error
+		a.sentry, err = newSentry(a.config.Poll, a.nudges)
+		m.check(err)
+		defer a.sentry.close()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { newLoop(ctx, a).run(); close(done) }()
+		time.Sleep(time.Minute)
+		cancel()
+		<-done
+		if n := taken.Load(); n < 20 {
+			t.Errorf("%d fingerprints in a minute", n)
 		}
 	})
 }

@@ -55,7 +55,8 @@ const (
 	// retryFirst and retryLast bound the time before a sink is tried again.
 	retryFirst = time.Second
 	retryLast  = 2 * time.Minute
-	// askedLast bounds the time that an answer asks to be left alone.
+	// askedLast bounds the time that an answer asks to be left alone; a random time
+	// is added to it.
 	askedLast = 5 * time.Minute
 	// repairFirst and repairLast bound the time between two repairs of labels
 	// that others keep changing.
@@ -234,6 +235,8 @@ func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 	_, canSay := p.sink.(Publisher)
 	if o.provisional && (!canSay || len(p.seed) > 0) {
 		p.done = o // there may be more there than this
+		p.failed = false
+		p.retries.reset()
 		return
 	}
 	set := o.blind.over(p.seed, o.set)

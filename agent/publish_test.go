@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
@@ -595,4 +596,40 @@ func TestResultOf(t *testing.T) {
 			t.Errorf("%v is %q, want %q", err, got, want)
 		}
 	}
+}
+
+// What was published could not be read at first, and NVML takes its time: there is
+// nothing to do until it answers.
+func TestNothingToDoIsDoneOnce(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		first := &telling{sink{name: "first"}}
+		b.start(nil, first)
+		b.after(time.Minute)
+		b.stop()
+
+		s := &untold{telling: telling{sink{name: "s", has: first.set()}}}
+		b.answers(func(ctx context.Context) nvml.Answer {
+			pause(ctx, 15*time.Second)
+			return nvml.Answer{Init: nvml.Success, DriverVersion: "580.95.05", CUDADriverVersion: 13000, GPUs: []nvml.GPU{gpu("0000:1f:00.0", "NVIDIA A100-SXM4-40GB")}}
+		})
+		b.start(nil, s)
+		b.after(time.Minute)
+		b.want(s.set(), a100Labels, stateOK)
+		if n := s.reads.Load(); n > 10 {
+			b.Errorf("the sink was asked %d times what it shows", n)
+		}
+	})
+}
+
+// untold is a sink that does not tell what it shows when it is asked first.
+type untold struct {
+	telling
+	reads atomic.Int32
+}
+
+func (s *untold) Published(ctx context.Context) (labels.Set, error) {
+	if s.reads.Add(1) == 1 {
+		return nil, errors.New("not yet")
+	}
+	return s.telling.Published(ctx)
 }

@@ -77,6 +77,10 @@ func TestSentry(t *testing.T) {
 		{"a GPU instance comes", func() { m.mkdir("proc/driver/nvidia/capabilities/gpu0/mig/gi1") }},
 		{"a compute instance comes", func() { m.mkdir("proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0") }},
 		{"a compute instance goes", func() { m.remove("proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0") }},
+		{"the module is loaded again", func() {
+			m.check(os.Rename(m.path("sys/module/nvidia"), m.path("before")))
+			m.loadDriver("590.1.3")
+		}},
 		{"the module is another", func() { m.write("sys/module/nvidia/version", "590.1.4\n") }},
 		{"a GPU falls off the bus", func() { m.write(lost+"config", strings.Repeat("\xff", 64)) }},
 		{"it sleeps", func() { m.write(lost+"power/runtime_status", "suspended\n") }},

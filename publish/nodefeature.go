@@ -79,7 +79,7 @@ func (n *NodeFeature) String() string {
 
 // Publish implements Sink with one read, and one write if there is something to
 // change; a write that another one overtook is made again, a few times. Errors to
-// test for: *ForbiddenError, ErrNoNodeFeatures, and RetryAfter.
+// test for: *ForbiddenError, *UnansweredError, ErrNoNodeFeatures, and RetryAfter.
 func (n *NodeFeature) Publish(ctx context.Context, set labels.Set) error {
 	if err := n.publish(ctx, set); err != nil {
 		return fmt.Errorf("%v: %w", n, err)

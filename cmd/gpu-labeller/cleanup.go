@@ -367,7 +367,7 @@ func (c *cleaner) withdraw(ctx context.Context, sink interface {
 	fmt.Fprintf(c.out, "%v: %s %s\n", sink, strings.Join(what, " and "), done)
 	if c.dryRun && c.list {
 		for _, key := range slices.Sorted(maps.Keys(set)) {
-			fmt.Fprintf(c.out, "  %s=%s\n", key, set[key])
+			fmt.Fprintf(c.out, "  %s\n", cli.Printable(redact.UUIDs(key+"="+set[key])))
 		}
 	}
 	c.found++

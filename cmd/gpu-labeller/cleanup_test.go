@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"k8s.io/client-go/rest"
 
+	"github.com/gpu-labeller/gpu-labeller/labels"
 	"github.com/gpu-labeller/gpu-labeller/publish"
 )
 
@@ -40,5 +43,30 @@ func TestCleanupNamespace(t *testing.T) {
 		if err := f.noNamespace(t.Context(), client); (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", namespace, err, want)
 		}
+	}
+}
+
+// What stands in a feature file is foreign: it must not steer a terminal.
+func TestCleanupListsSafely(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "gpu")
+	file := &publish.FeatureFile{Path: path}
+	if err := file.Publish(t.Context(), labels.Set{"nvidia.com/gpu.product": "Tesla-T4"}); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content = append(content, "nvidia.com/x=\x1b[2J\x1b]0;owned\a\n"...)
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	f := cleanupFlags{featureFile: path, dryRun: true}
+	if err := f.run(t.Context(), &out); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "\n  nvidia.com/gpu.product=Tesla-T4\n") || strings.ContainsAny(out.String(), "\x1b\a") {
+		t.Errorf("%q", out.String())
 	}
 }

@@ -224,7 +224,16 @@ func (g *gfd) label(all context.Context, hangups <-chan os.Signal) error {
 	_ = footprint.Trim()
 	a.Run(ctx)
 	if g.out != out {
-		move(all, out.sink, g.out.sink, g.log)
+		moved := make(chan struct{})
+		go func() {
+			move(all, out.sink, g.out.sink, g.log)
+			close(moved)
+		}()
+		select {
+		case <-moved:
+		case <-time.After(moveLimit + time.Second): // files know no limit
+			g.log.Warn("the labels stay at the old place, too: it does not answer")
+		}
 	}
 	return nil
 }
@@ -242,6 +251,9 @@ func move(ctx context.Context, from, to publish.Sink, log *slog.Logger) {
 		return
 	}
 	set, err := old.Published(ctx)
+	if err == nil {
+		err = ctx.Err() // files do not look, and another agent may write meanwhile
+	}
 	if err == nil && len(set) > 0 {
 		err = to.Publish(ctx, set)
 	}
