@@ -80,7 +80,7 @@ func programPages(smaps []byte, executable string) []mapping {
 		if len(fields) >= 5 && strings.Contains(fields[0], "-") && !strings.HasSuffix(fields[0], ":") {
 			// 00411000-00817000 r-xp 00011000 fe:00 123   /usr/bin/gpu-labeller
 			candidate = false
-			if len(fields) == 6 && fields[5] == executable && fields[1][0] == 'r' && fields[1][1] == '-' {
+			if len(fields) == 6 && fields[5] == executable && strings.HasPrefix(fields[1], "r-") {
 				from, to, _ := strings.Cut(fields[0], "-")
 				start, err1 := strconv.ParseUint(from, 16, 64)
 				end, err2 := strconv.ParseUint(to, 16, 64)
