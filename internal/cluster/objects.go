@@ -106,12 +106,12 @@ func (c *Cluster) ApplyNodeFeatures() {
 	c.Kubectl("wait", "crd/nodefeatures.nfd.k8s-sigs.io", "--for=condition=Established", "--timeout=30s")
 }
 
-// ServiceAccountToken returns a token of an existing ServiceAccount, good for an
-// hour. With a pod's name, which must exist, the token is bound to that pod and
+// ServiceAccountToken returns a token of an existing ServiceAccount, good for a
+// day. With a pod's name, which must exist, the token is bound to that pod and
 // names the Node it runs on, as the ones are that the kubelet mounts.
 func (c *Cluster) ServiceAccountToken(namespace, name, pod string) string {
 	c.tb.Helper()
-	args := []string{"create", "token", name, "--namespace", namespace}
+	args := []string{"create", "token", name, "--namespace", namespace, "--duration=24h"}
 	if pod != "" {
 		args = append(args, "--bound-object-kind=Pod", "--bound-object-name="+pod)
 	}

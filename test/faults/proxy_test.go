@@ -73,7 +73,7 @@ func (h *host) viaProxy() {
 	quiet := log.New(discard{}, "", 0)
 	upstream.ErrorLog = quiet
 	p := &proxy{authority: newAuthority(h), upstream: upstream}
-	p.certify(h, time.Hour)
+	p.certify(h, 24*time.Hour)
 	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
 		fault := p.fault
