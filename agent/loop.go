@@ -175,6 +175,7 @@ func (l *loop) startPoll() {
 	}()
 }
 
+// pollSoon has a fingerprint taken soon, after the one that is under way.
 func (l *loop) pollSoon() {
 	if l.polling {
 		l.pollAgain = true

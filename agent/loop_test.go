@@ -95,52 +95,42 @@ func TestNudgeDuringAFingerprint(t *testing.T) {
 	})
 }
 
-// With a sentry that sees nothing, the Go runtime sleeps.
-func TestFingerprintsBesideASentry(t *testing.T) {
+// fingerprintsBesideASentry counts those that an agent takes in a time, each of
+// which ends with err. Its sentry sees nothing.
+func fingerprintsBesideASentry(t *testing.T, d time.Duration, err error) (n int32) {
 	m := oneA100(t)
 	synctest.Test(t, func(t *testing.T) {
 		m.t = t
 		var taken atomic.Int32
-		a := New(Config{Host: m.host(), Fingerprint: func() (Fingerprint, error) { taken.Add(1); return Fingerprint{}, nil }})
-		var err error
-		a.sentry, err = newSentry(a.config.Poll, a.nudges)
+		a := New(Config{Host: m.host(), Fingerprint: func() (Fingerprint, error) { taken.Add(1); return Fingerprint{}, err }})
+		s, err := newSentry(a.config.Poll, a.nudges)
 		m.check(err)
-		a.watched = func() Watched { return Watched{} }
-		defer a.sentry.close()
+		defer s.close()
+		a.sentry, a.watched = s, func() Watched { return Watched{} }
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { newLoop(ctx, a).run(); close(done) }()
-		time.Sleep(time.Hour)
+		time.Sleep(d)
 		cancel()
 		<-done
-		if n := taken.Load(); n < 10 || n > 14 {
-			t.Errorf("%d fingerprints in an hour, want one each five minutes", n)
-		}
+		n = taken.Load()
 	})
+	return n
+}
+
+// With a sentry that sees nothing, the Go runtime sleeps.
+func TestFingerprintsBesideASentry(t *testing.T) {
+	if n := fingerprintsBesideASentry(t, time.Hour, nil); n < 10 || n > 14 {
+		t.Errorf("%d fingerprints in an hour, want one each five minutes", n)
+	}
 }
 
 // One that fails is tried again soon, also beside a sentry, which knows no files
 // without it.
 func TestFailedFingerprintIsTriedAgain(t *testing.T) {
-	m := oneA100(t)
-	synctest.Test(t, func(t *testing.T) {
-		m.t = t
-		var taken atomic.Int32
-		a := New(Config{Host: m.host(), Fingerprint: func() (Fingerprint, error) { taken.Add(1); return Fingerprint{}, errors.New("no") }})
-		var err error
-		a.sentry, err = newSentry(a.config.Poll, a.nudges)
-		m.check(err)
-		defer a.sentry.close()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { newLoop(ctx, a).run(); close(done) }()
-		time.Sleep(time.Minute)
-		cancel()
-		<-done
-		if n := taken.Load(); n < 20 {
-			t.Errorf("%d fingerprints in a minute", n)
-		}
-	})
+	if n := fingerprintsBesideASentry(t, time.Minute, errors.New("no")); n < 20 {
+		t.Errorf("%d fingerprints in a minute", n)
+	}
 }
 
 // A container runtime mounts a copy of the driver's files, in which MIG layouts do

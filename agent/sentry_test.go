@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
+	"github.com/gpu-labeller/gpu-labeller/internal/reads"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -218,19 +218,6 @@ func TestSentryLooksSeldom(t *testing.T) {
 	}
 }
 
-// reads is how often this thread has called read.
-func reads(t *testing.T) (n int) {
-	text, err := os.ReadFile("/proc/thread-self/io")
-	if err != nil {
-		t.Skip("the kernel does not count: ", err)
-	}
-	_, rest, _ := strings.Cut(string(text), "syscr: ")
-	if _, err := fmt.Sscan(rest, &n); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 // A short file is read once, by the sentry and by a fingerprint.
 func TestReadsOfALook(t *testing.T) {
 	m := eightGPUs(t)
@@ -240,12 +227,12 @@ func TestReadsOfALook(t *testing.T) {
 	w := f.Watched()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	own := -reads(t) + reads(t) // what it takes to ask
+	own := -reads.OfThread(t) + reads.OfThread(t) // what it takes to ask
 	count := func(what string, want int, look func()) {
 		t.Helper()
-		before := reads(t)
+		before := reads.OfThread(t)
 		look()
-		if n := reads(t) - before - own; n != want {
+		if n := reads.OfThread(t) - before - own; n != want {
 			t.Errorf("%s: %d reads, want %d", what, n, want)
 		}
 	}

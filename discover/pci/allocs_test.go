@@ -2,10 +2,10 @@ package pci
 
 import (
 	"fmt"
-	"os"
 	"runtime"
-	"strings"
 	"testing"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/reads"
 )
 
 // A bound by allocations holds on every machine; one by time would not. The race detector
@@ -45,25 +45,12 @@ func TestReadsOfAScan(t *testing.T) {
 	root := host(t, functions)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	own := -reads(t) + reads(t) // what it takes to ask
-	before := reads(t)
+	own := -reads.OfThread(t) + reads.OfThread(t) // what it takes to ask
+	before := reads.OfThread(t)
 	if got, _, err := Scan(root, gpus); err != nil || len(got) != 8 {
 		t.Fatal(len(got), err)
 	}
-	if n, most := reads(t)-before-own, 92*2+8*16; n > most || n < 92*2 {
+	if n, most := reads.OfThread(t)-before-own, 92*2+8*16; n > most || n < 92*2 {
 		t.Errorf("%d reads for 8 GPUs and 92 other functions, want %d at most", n, most)
 	}
-}
-
-// reads is how often this thread has called read.
-func reads(t *testing.T) (n int) {
-	text, err := os.ReadFile("/proc/thread-self/io")
-	if err != nil {
-		t.Skip("the kernel does not count: ", err)
-	}
-	_, rest, _ := strings.Cut(string(text), "syscr: ")
-	if _, err := fmt.Sscan(rest, &n); err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
