@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -30,12 +31,13 @@ func newReadBack() readBack {
 	return readBack{alarm: newAlarm(), results: make(chan missing)}
 }
 
-// readBackAfter is how long others have to label the Node.
+// readBackAfter is how long others have at least to label the Node.
 func (c Config) readBackAfter() time.Duration { return min(3*c.Interval, 3*time.Minute) }
 
 func (r *readBack) restart(c Config) {
 	if c.ReadBack != nil {
-		r.alarm.set(jitter(c.readBackAfter()))
+		after := c.readBackAfter()
+		r.alarm.set(after + rand.N(after/5+1)) // not all agents of a rollout at once
 	}
 }
 
@@ -45,7 +47,7 @@ func (l *loop) startReadBack() {
 	}
 	set, whole := l.shown()
 	if !whole || len(set) == 0 {
-		l.readBack.alarm.set(l.config.readBackAfter()) // nothing to look for yet
+		l.readBack.restart(l.config) // nothing to look for yet
 		return
 	}
 	l.readBack.running = true
