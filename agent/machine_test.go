@@ -314,11 +314,14 @@ func virtual(t *testing.T, m func(testing.TB) *machine, f func(*bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		host.t = t
 		b := &bench{T: t, machine: host, logs: &logbuf.Buffer{}, stop: func() {}}
+		defer func() { // also after a Fatal
+			b.stop()
+			time.Sleep(time.Hour) // what is deaf to the agent's end comes to its own
+			if t.Failed() {
+				t.Logf("log:\n%s", b.logs)
+			}
+		}()
 		f(b)
-		b.stop()
-		if t.Failed() {
-			t.Logf("log:\n%s", b.logs)
-		}
 	})
 }
 
