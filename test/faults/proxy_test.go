@@ -44,8 +44,9 @@ type proxy struct {
 	fault    fault
 	hits     atomic.Int64 // requests that met the fault, and were over
 
-	// Of requests that met the fault: when those of a kind were answered last, how
-	// often one of that kind came again, and after how long at least.
+	// Of requests that met the fault after it began: when those of a kind were answered
+	// last, how often one of that kind came again, and after how long at least.
+	began    time.Time
 	answered map[string]time.Time
 	returns  int
 	soonest  time.Duration
@@ -72,7 +73,7 @@ func (h *host) viaProxy() {
 	upstream.Transport, upstream.FlushInterval = transport, -1
 	quiet := log.New(discard{}, "", 0)
 	upstream.ErrorLog = quiet
-	p := &proxy{authority: newAuthority(h), upstream: upstream}
+	p := &proxy{authority: newAuthority(h), upstream: upstream, answered: map[string]time.Time{}}
 	p.certify(h, 24*time.Hour)
 	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
@@ -100,11 +101,15 @@ func (h *host) viaProxy() {
 	h.useKubeconfig("token: " + token)
 }
 
-// met notes that a request met the fault, and is being answered.
+// met notes that a request met the fault, and is being answered. Of one that came
+// while connections were being cut the answer may be lost.
 func (p *proxy) met(r *http.Request, came time.Time) {
 	kind := fmt.Sprint(r.Method, r.URL.Path, isWatch(r))
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if came.Before(p.began) {
+		return
+	}
 	if last, ok := p.answered[kind]; ok {
 		after := came.Sub(last)
 		if p.returns == 0 || after < p.soonest {
@@ -160,10 +165,13 @@ clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %q}}], us
 func (p *proxy) set(f fault) {
 	p.mu.Lock()
 	p.fault = f
-	p.answered, p.returns = map[string]time.Time{}, 0
 	p.mu.Unlock()
 	p.hits.Store(0)
 	p.server.CloseClientConnections()
+	p.mu.Lock()
+	clear(p.answered)
+	p.began, p.returns = time.Now(), 0
+	p.mu.Unlock()
 }
 
 func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
