@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -149,71 +146,37 @@ func (f *cleanupFlags) wants(sink string) bool {
 	return len(f.sinks) == 0 || slices.Contains(f.sinks, sink)
 }
 
-// run goes on after an error, for what is left on one Node is no reason to leave
-// it on the next.
 func (f *cleanupFlags) run(ctx context.Context, out io.Writer) error {
 	c := cleaner{dryRun: f.dryRun, list: !f.allNodes, out: out}
-	var errs []error
+	file := [][]withdrawable{{&publish.FeatureFile{Path: f.featureFile}}}
 	if f.nodeName == "" && !f.allNodes {
-		if err := c.withdraw(ctx, &publish.FeatureFile{Path: f.featureFile}); err != nil {
-			return err
-		}
-		c.end()
-		return nil
+		c.withdraw(ctx, file)
+		return c.end()
 	}
 	config, err := kubectlConfig(f.kubeconfig)
 	if err != nil {
 		return err
 	}
+	config.QPS, config.Burst = cleanupQPS, cleanupQPS
 	client, err := publish.NewClient(config)
 	if err != nil {
 		return err
 	}
 	if f.wants(sinkNode) {
 		nodes, err := f.nodes(ctx, client)
-		errs = append(errs, err)
-		for _, n := range nodes {
-			errs = append(errs, c.withdraw(ctx, n))
-		}
+		c.failed(err)
+		c.withdraw(ctx, nodes)
 	}
-	if f.wants(sinkNodeFeature) {
+	if f.wants(sinkNodeFeature) && !slices.ContainsFunc(c.errs, unserved) {
 		objects, err := f.nodeFeatures(ctx, client)
-		errs = append(errs, err, f.noNamespace(ctx, client))
-		for _, n := range objects {
-			errs = append(errs, c.withdraw(ctx, n))
-		}
+		c.failed(err, f.noNamespace(ctx, client))
+		c.withdraw(ctx, objects)
 	}
 	if f.wants(sinkFeatureFile) && !f.allNodes && (len(f.sinks) > 0 || f.here(ctx, client)) {
-		errs = append(errs, c.withdraw(ctx, &publish.FeatureFile{Path: f.featureFile}))
+		c.withdraw(ctx, file)
 	}
-	errs = append(errs, stillGone(ctx, c.had))
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	c.end()
-	return nil
-}
-
-// agentTime is how soon an agent puts back what is taken from it.
-const agentTime = 2 * time.Second
-
-// stillGone looks at Nodes again, when an agent has had the time to label them.
-func stillGone(ctx context.Context, had []*publish.Node) error {
-	if len(had) == 0 {
-		return nil
-	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-time.After(agentTime):
-	}
-	var errs []error
-	for _, node := range had {
-		if owned, err := node.Owned(ctx); err == nil && owned {
-			errs = append(errs, fmt.Errorf("%v: an agent is running there and has labelled it again; end the agents first", node))
-		}
-	}
-	return errors.Join(errs...)
+	c.failed(c.stillGone(ctx, client))
+	return c.end()
 }
 
 // here tells whether this host is the Node, so that its feature file is meant.
@@ -227,7 +190,7 @@ func (f *cleanupFlags) here(ctx context.Context, client *publish.Client) bool {
 }
 
 // nodes are those that have something of ours, or the one that was named.
-func (f *cleanupFlags) nodes(ctx context.Context, client *publish.Client) ([]*publish.Node, error) {
+func (f *cleanupFlags) nodes(ctx context.Context, client *publish.Client) ([][]withdrawable, error) {
 	var names []string
 	taints := map[string][]publish.Taint{}
 	take := func(n *publish.NodeTaints, text string) {
@@ -270,17 +233,18 @@ func (f *cleanupFlags) nodes(ctx context.Context, client *publish.Client) ([]*pu
 		slices.Sort(names)
 		names = slices.Compact(names)
 	}
-	var nodes []*publish.Node
+	var nodes [][]withdrawable
 	for _, name := range names {
 		n := &publish.Node{Client: client, Name: name, Force: f.force}
-		nodes = append(nodes, n)
+		node := []withdrawable{n}
 		for i, taint := range taints[name] {
 			if i > 0 {
 				n = &publish.Node{Client: client, Name: name, Force: f.force}
-				nodes = append(nodes, n)
+				node = append(node, n)
 			}
 			n.Taint = &publish.NodeTaint{Taint: taint, Wanted: func(labels.Set) bool { return false }}
 		}
+		nodes = append(nodes, node)
 	}
 	return nodes, nil
 }
@@ -297,79 +261,19 @@ func (f *cleanupFlags) noNamespace(ctx context.Context, client *publish.Client) 
 	return nil
 }
 
-func (f *cleanupFlags) nodeFeatures(ctx context.Context, client *publish.Client) ([]*publish.NodeFeature, error) {
+func (f *cleanupFlags) nodeFeatures(ctx context.Context, client *publish.Client) ([][]withdrawable, error) {
 	if !f.allNodes && f.namespace != "" {
-		return []*publish.NodeFeature{{Client: client, Namespace: f.namespace, NodeName: f.nodeName, ObjectName: f.nodeFeature}}, nil
+		return [][]withdrawable{{&publish.NodeFeature{Client: client, Namespace: f.namespace, NodeName: f.nodeName, ObjectName: f.nodeFeature}}}, nil
 	}
 	if f.nodeFeature != "" {
 		return nil, cli.Exit(exitUsage, errors.New("--node-feature-name needs --namespace"))
 	}
 	all, err := client.NodeFeatures(ctx, f.namespace)
-	if !f.allNodes {
-		all = slices.DeleteFunc(all, func(n *publish.NodeFeature) bool { return n.NodeName != f.nodeName })
-	}
-	return all, err
-}
-
-// cleaner withdraws what sinks hold, and says what that was.
-type cleaner struct {
-	dryRun bool
-	list   bool // with dryRun, each label
-	out    io.Writer
-	found  int             // sinks that held something
-	had    []*publish.Node // from which labels were withdrawn
-}
-
-// end says so where there was nothing.
-func (c *cleaner) end() {
-	if c.found == 0 {
-		fmt.Fprintln(c.out, "nothing of ours was there")
-	}
-}
-
-func (c *cleaner) withdraw(ctx context.Context, sink interface {
-	publish.Sink
-	Published(context.Context) (labels.Set, error)
-}) error {
-	set, err := sink.Published(ctx)
-	if errors.Is(err, publish.ErrNoNodeFeatures) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var what []string
-	switch len(set) {
-	case 0:
-	case 1:
-		what = append(what, "1 label")
-	default:
-		what = append(what, fmt.Sprintf("%d labels", len(set)))
-	}
-	if n, ok := sink.(*publish.Node); ok && n.Taint != nil {
-		what = append(what, "the taint "+n.Taint.String())
-	}
-	if !c.dryRun {
-		// Also where there are no labels: an empty object may be there.
-		if err := sink.Publish(ctx, nil); err != nil {
-			return err
+	var objects [][]withdrawable
+	for _, n := range all {
+		if f.allNodes || n.NodeName == f.nodeName {
+			objects = append(objects, []withdrawable{n})
 		}
 	}
-	if len(what) == 0 {
-		return nil
-	}
-	done := "withdrawn"
-	if c.dryRun {
-		done = "would be withdrawn"
-	} else if n, ok := sink.(*publish.Node); ok && len(set) > 0 {
-		c.had = append(c.had, n)
-	}
-	fmt.Fprintf(c.out, "%v: %s %s\n", sink, strings.Join(what, " and "), done)
-	if c.dryRun && c.list {
-		for _, key := range slices.Sorted(maps.Keys(set)) {
-			fmt.Fprintf(c.out, "  %s\n", cli.Printable(redact.UUIDs(key+"="+set[key])))
-		}
-	}
-	c.found++
-	return nil
+	return objects, err
 }
