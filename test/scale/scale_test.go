@@ -10,9 +10,12 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -150,6 +153,35 @@ func measure(t *testing.T, n int) {
 	if got := f.traffic.of("PATCH"); got != 0 {
 		t.Errorf("%d writes for a restart of the API server", got)
 	}
+	f.stop()
+	f.running.Wait()
+	f.traffic.hangUp()
+	cmd := f.cleanup()
+	f.phase("cleanup of all, after the agents' end", func() latencies {
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("cleanup: %v\n%.3000s", err, out)
+		}
+		if got := strings.Count(string(out), " withdrawn\n"); got != n {
+			t.Errorf("cleanup withdrew the labels of %d Nodes", got)
+		}
+		return nil
+	})
+	t.Logf("    the command: %.2f s of CPU, %d MiB", (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss>>10)
+}
+
+// cleanup is the command that the Job of an uninstall runs, with its rights.
+func (f *fleet) cleanup() *exec.Cmd {
+	token := f.cluster.ServiceAccount("gpu-labeller", "cleanup", `{apiGroups: [""], resources: [nodes], verbs: [get, list, patch]}`, "")
+	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, f.cluster.KubeconfigWithToken(token), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	binary := filepath.Join(f.t.TempDir(), "gpu-labeller")
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "github.com/gpu-labeller/gpu-labeller/cmd/gpu-labeller").CombinedOutput(); err != nil {
+		f.t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return exec.Command(binary, "cleanup", "--all-nodes", "--sink=node", "--kubeconfig", kubeconfig)
 }
 
 func (f *fleet) allWatch() bool { return int(f.traffic.watches.Load()) == len(f.names) }
@@ -226,29 +258,7 @@ func (f *fleet) createNodes(n int) {
 // createAgents makes what the agents need, with the rights that they have in
 // life: a ServiceAccount, so that priority and fairness sees them as one user.
 func (f *fleet) createAgents() {
-	f.cluster.Apply(`
-apiVersion: v1
-kind: Namespace
-metadata: {name: gpu-labeller}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: gpu-labeller, namespace: gpu-labeller}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: gpu-labeller}
-rules:
-- {apiGroups: [""], resources: [nodes], verbs: [get, patch, watch]}
-- {apiGroups: [""], resources: [events], verbs: [create]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: gpu-labeller}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: gpu-labeller}
-subjects:
-- {kind: ServiceAccount, name: gpu-labeller, namespace: gpu-labeller}
-`)
+	token := f.cluster.ServiceAccount("gpu-labeller", "gpu-labeller", `{apiGroups: [""], resources: [nodes], verbs: [get, patch, watch]}, {apiGroups: [""], resources: [events], verbs: [create]}`, "")
 	if *priority {
 		manifest, err := os.ReadFile("../../manifests/flowschema/flowschema.yaml")
 		if err != nil {
@@ -257,7 +267,7 @@ subjects:
 		f.cluster.Apply(string(manifest))
 		time.Sleep(3 * time.Second)
 	}
-	base := f.cluster.ConfigWithToken(f.cluster.ServiceAccountToken("gpu-labeller", "gpu-labeller", ""))
+	base := f.cluster.ConfigWithToken(token)
 	models := readModels(f.t)
 	for i := range f.names {
 		f.machines = append(f.machines, newMachine(models[i%len(models)]))
