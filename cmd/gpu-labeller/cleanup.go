@@ -331,6 +331,16 @@ func (c *cleaner) withdraw(ctx context.Context, sink interface {
 	publish.Sink
 	Published(context.Context) (labels.Set, error)
 }) error {
+	if file, ok := sink.(*publish.FeatureFile); ok {
+		foreign, err := file.Foreign()
+		if err != nil {
+			return err
+		}
+		if foreign {
+			fmt.Fprintf(c.out, "%v: left alone, since gpu-labeller did not write it\n", file)
+			return nil
+		}
+	}
 	set, err := sink.Published(ctx)
 	if errors.Is(err, publish.ErrNoNodeFeatures) {
 		return nil
