@@ -226,6 +226,7 @@ func (p *Prober) start() (*child, error) {
 		started <- nil
 		c.err = cmd.Wait()
 		close(c.ended)
+		reapGroup(cmd.Process.Pid)
 	}()
 	if err := <-started; err != nil {
 		r.Close()
@@ -234,6 +235,17 @@ func (p *Prober) start() (*child, error) {
 	}
 	go c.listen(stderr)
 	return c, nil
+}
+
+// reapGroup waits for what a child that has ended left in its process group. In a
+// container the agent is the init process, which inherits that, and would keep
+// each as a zombie; elsewhere none of it is ours, and this returns at once.
+func reapGroup(pid int) {
+	for {
+		if _, err := syscall.Wait4(-pid, nil, 0, nil); err != nil && !errors.Is(err, syscall.EINTR) {
+			return
+		}
+	}
 }
 
 // listen keeps the beginning of what the child says on standard error, and reads
