@@ -31,6 +31,9 @@ const (
 	// reapTime is how long a child that was killed, or that has answered, is
 	// waited for. One that takes longer waits inside the kernel.
 	reapTime = 2 * time.Second
+	// lateTime is for an answer that is there when time is over, and was not read:
+	// an agent that was frozen finds both when it goes on.
+	lateTime = 100 * time.Millisecond
 )
 
 // A program that imports this package is its own child process. That ends here,
@@ -140,21 +143,28 @@ func (p *Prober) Ask(ctx context.Context) Answer {
 		read <- output{answer, err}
 	}()
 
+	var got output
 	select {
-	case got := <-read:
-		itself := p.reap(c, reapTime) // if so, with the better reason
-		if got.err != nil {
-			return failed(Crash, "%s", c.crashText(got.err, itself))
-		}
-		return got.answer
+	case got = <-read:
 	case <-ctx.Done():
-		p.kill(c)
-		c.out.Close()
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			p.kill(c)
+			c.out.Close()
+			return failed(Crash, "asking NVML was cancelled")
+		}
+		select {
+		case got = <-read:
+		case <-time.After(lateTime):
+			p.kill(c)
+			c.out.Close()
 			return failed(Timeout, "NVML did not answer within %v", timeout)
 		}
-		return failed(Crash, "asking NVML was cancelled")
 	}
+	itself := p.reap(c, reapTime) // if so, with the better reason
+	if got.err != nil {
+		return failed(Crash, "%s", c.crashText(got.err, itself))
+	}
+	return got.answer
 }
 
 // startCure says what keeps a process from being started.

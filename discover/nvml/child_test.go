@@ -484,3 +484,15 @@ func TestOrphansAreReaped(t *testing.T) {
 		}
 	}
 }
+
+// A process that is frozen beyond the timeout, as by a virtual machine that pauses,
+// takes the answer that came meanwhile.
+func TestAnswerWhileFrozen(t *testing.T) {
+	p := Prober{
+		Executable: script(t, `kill -STOP $PPID; printf '{"init":"SUCCESS"}'; sleep 2; kill -CONT $PPID`),
+		Timeout:    time.Second,
+	}
+	for range 5 {
+		mustAnswer(t, p.Ask(t.Context()))
+	}
+}
