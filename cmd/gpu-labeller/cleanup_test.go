@@ -110,3 +110,19 @@ func TestCleanupLeavesForeignFiles(t *testing.T) {
 		t.Errorf("ours is still there: %v", err)
 	}
 }
+
+// The agent's pod has $NODE_NAME and, with feature files, no way to the API server.
+func TestCleanupOfFileNeedsNoCluster(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "missing"))
+	file := &publish.FeatureFile{Path: filepath.Join(t.TempDir(), "gpu")}
+	if err := file.Publish(t.Context(), labels.Set{"nvidia.com/gpu.count": "1"}); err != nil {
+		t.Fatal(err)
+	}
+	f := cleanupFlags{nodeName: "node-a", sinks: []string{sinkFeatureFile}, featureFile: file.Path}
+	if err := f.run(t.Context(), io.Discard); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(file.Path); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
+	}
+}
