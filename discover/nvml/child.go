@@ -365,7 +365,10 @@ func (c *child) crashText(decodeErr error, itself bool) string {
 // firstLine is the first line that says something, fit for a message. The library
 // wrote it, and may name GPUs by UUID and serial number.
 func firstLine(text []byte) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	line, _, whole := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	if !whole && len(text) == maxStderr {
+		line = line[:strings.LastIndexByte(line, ' ')+1] // half a UUID cannot be told
+	}
 	line = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r

@@ -496,3 +496,18 @@ func TestAnswerWhileFrozen(t *testing.T) {
 		mustAnswer(t, p.Ask(t.Context()))
 	}
 }
+
+// Where what is kept ends within a UUID or a serial number, its part is not told.
+func TestFirstLineTellsNoPart(t *testing.T) {
+	const secret = "GPU-8f2b0c8e-1234-4321-abcd-123456789abc 1650122003415"
+	for n := range len(secret) {
+		text := "it failed " + strings.Repeat("\x01", maxStderr) + " " + secret
+		text = text[len(text)-maxStderr-n:][:maxStderr]
+		if got := firstLine([]byte(text)); strings.Contains(got, "8f2b") || strings.Contains(got, "165") {
+			t.Errorf("%q", got)
+		}
+	}
+	if got := firstLine([]byte("it failed: " + strings.Repeat(".", maxStderr))[:maxStderr]); got != "it failed: " {
+		t.Errorf("%q", got)
+	}
+}
