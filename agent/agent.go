@@ -37,6 +37,9 @@ const (
 	DefaultScanLimit = 30 * time.Second
 )
 
+// longest bounds the times that are computed with multiples of.
+const longest = 10 * 365 * 24 * time.Hour
+
 // Config is what an Agent needs. The zero value of a field is its default.
 type Config struct {
 	// Host is scanned, with NVML and, to be quick, without. Its Class is set
@@ -131,6 +134,7 @@ func New(config Config) *Agent {
 	setDefault(&config.Interval, DefaultInterval)
 	setDefault(&config.Poll, DefaultPoll)
 	setDefault(&config.ScanLimit, DefaultScanLimit)
+	config.Interval, config.ScanLimit = min(config.Interval, longest), min(config.ScanLimit, longest)
 	setDefault(&config.Resync, min(10*config.Interval, 10*time.Minute))
 	if config.Logger == nil {
 		config.Logger = slog.Default()
@@ -250,9 +254,9 @@ func jitter(d time.Duration) time.Duration {
 type backoff struct{ failures int }
 
 func (b *backoff) next(first, last time.Duration) time.Duration {
-	d := last
-	if b.failures < 30 {
-		d = min(first<<b.failures, last)
+	d := min(first, last)
+	for i := 0; i < b.failures && d < last; i++ {
+		d = min(2*d, last)
 	}
 	b.failures++
 	return d/2 + rand.N(d/2+1)

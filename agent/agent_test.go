@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -866,5 +867,17 @@ func TestZeroConfig(t *testing.T) {
 	c := New(Config{}).config
 	if c.Interval != 10*time.Minute || c.Poll != 2*time.Second || c.Resync != 10*time.Minute || c.Scan == nil || c.Fingerprint == nil || c.Logger == nil {
 		t.Errorf("defaults are %+v", reflect.ValueOf(c).Interface())
+	}
+}
+
+// Times without end are as good as very long ones.
+func TestLongestTimes(t *testing.T) {
+	a := New(Config{Interval: math.MaxInt64, ScanLimit: math.MaxInt64})
+	if a.config.Resync != 10*time.Minute || a.config.readBackAfter() != 3*time.Minute {
+		t.Errorf("resync %v, read back %v", a.config.Resync, a.config.readBackAfter())
+	}
+	a.due.set(time.Now().Add(time.Hour))
+	if wrong := a.unhealthy(); wrong != "" {
+		t.Error(wrong)
 	}
 }

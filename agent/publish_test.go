@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -315,9 +316,14 @@ func TestBackoffSpreads(t *testing.T) {
 	if least, most := slices.Min(waits), slices.Max(waits); least < 4*time.Second || most > 8*time.Second || most-least < 3*time.Second {
 		t.Errorf("waits of %v to %v", least, most)
 	}
-	b := backoff{failures: 100}
-	if d := b.next(time.Second, time.Minute); d > time.Minute || d < 30*time.Second {
-		t.Errorf("waits %v", d)
+	for _, first := range []time.Duration{time.Second, time.Minute, math.MaxInt64} {
+		var b backoff
+		for range 100 {
+			b.next(first, time.Minute)
+		}
+		if d := b.next(first, time.Minute); d > time.Minute || d < 30*time.Second {
+			t.Errorf("from %v on: waits %v", first, d)
+		}
 	}
 }
 

@@ -194,3 +194,11 @@ func TestDeviceNodes(t *testing.T) {
 		})
 	}
 }
+
+// A GPU that the kernel driver has not taken is not among those that are well.
+func TestUnboundIsNotWell(t *testing.T) {
+	c := find(t, Run(t.Context(), onHost(t, hostFiles(t)["nvml-does-not-list-one"])), "gpu-health")
+	if c.Result != OK || c.Text != "1 GPU well" {
+		t.Errorf("%s: %s", c.Result, c.Text)
+	}
+}

@@ -292,11 +292,14 @@ func ofDriver(p discover.Problem) bool {
 func (h *host) checkHealth(gpus []*discover.GPU) Check {
 	c := Check{Name: "gpu-health", Result: OK}
 	var failed []string
+	well := 0
 	for _, g := range gpus {
-		if g.Condition != discover.Failed || h.unbound(g) {
-			continue
+		switch {
+		case g.Condition != discover.Failed:
+			well++
+		case !h.unbound(g): // which the kernel driver's check tells
+			failed = append(failed, name(g))
 		}
-		failed = append(failed, name(g))
 	}
 	partly := false
 	for _, p := range h.problems("nvml") {
@@ -317,7 +320,7 @@ func (h *host) checkHealth(gpus []*discover.GPU) Check {
 		c.Result = Warning
 		c.Text = "not everything can be read of every GPU"
 	default:
-		c.Text = fmt.Sprintf("%s well", plural(len(gpus), "GPU"))
+		c.Text = fmt.Sprintf("%s well", plural(well, "GPU"))
 	}
 	return c
 }

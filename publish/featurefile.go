@@ -181,7 +181,7 @@ func (f *FeatureFile) fresh(expiry time.Time) bool {
 
 // remove removes the file and the stage.
 func (f *FeatureFile) remove(dir *os.Root) error {
-	if err := f.noFolder(dir); err != nil {
+	if err := f.takenBy(dir); err != nil {
 		return err
 	}
 	_ = dir.Remove(stageName) // unless something is being staged
@@ -197,7 +197,7 @@ func (f *FeatureFile) remove(dir *os.Root) error {
 
 // replace makes content the file's.
 func (f *FeatureFile) replace(dir *os.Root, content []byte) error {
-	if err := f.noFolder(dir); err != nil {
+	if err := f.takenBy(dir); err != nil {
 		return err
 	}
 	if err := dir.Mkdir(stageName, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -229,10 +229,17 @@ func (f *FeatureFile) replace(dir *os.Root, content []byte) error {
 	return nil
 }
 
-// noFolder returns an error if a folder has the file's name.
-func (f *FeatureFile) noFolder(dir *os.Root) error {
-	if fi, err := dir.Lstat(f.name()); err == nil && fi.IsDir() {
+// takenBy returns an error if a folder or a device, such as /dev/null, has the
+// file's name.
+func (f *FeatureFile) takenBy(dir *os.Root) error {
+	fi, err := dir.Lstat(f.name())
+	switch {
+	case err != nil:
+		return nil
+	case fi.IsDir():
 		return errors.New("there is a folder of that name; remove it, or name another file")
+	case fi.Mode()&fs.ModeDevice != 0:
+		return errors.New("there is a device of that name; name another file")
 	}
 	return nil
 }

@@ -379,6 +379,23 @@ func TestFeatureFileSymlink(t *testing.T) {
 	}
 }
 
+// A device is no file of ours: as root, --feature-file=/dev/null would be the end of
+// it for the whole system.
+func TestFeatureFileDevice(t *testing.T) {
+	f := folder(t)
+	if err := unix.Mknod(f.Path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+		t.Skip("making a device: ", err)
+	}
+	for _, set := range []labels.Set{{"nvidia.com/gpu.count": "8"}, nil} {
+		if err := f.Publish(t.Context(), set); err == nil {
+			t.Errorf("%v: no error", set)
+		}
+		if fi, err := os.Lstat(f.Path); err != nil || fi.Mode()&fs.ModeDevice == 0 {
+			t.Errorf("%v: the device is gone: %v", set, err)
+		}
+	}
+}
+
 // TestFeatureFileKilled kills a process after each step of a write: the file is
 // the old or the new one, and the next process clears the stage.
 func TestFeatureFileKilled(t *testing.T) {

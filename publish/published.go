@@ -35,6 +35,31 @@ func (f *FeatureFile) Published(context.Context) (labels.Set, error) {
 	return parse(content), nil
 }
 
+// Foreign tells whether there is something in the file's place that we did not
+// write, by its first line.
+func (f *FeatureFile) Foreign() (bool, error) {
+	dir, err := f.openFolder()
+	if errors.Is(err, ErrNoFolder) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%v: %w", f, err)
+	}
+	defer dir.Close()
+	fi, err := dir.Lstat(f.name())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%v: %w", f, err)
+	}
+	content, err := f.read(dir, fi.Mode().Perm()) // ours, whoever may read it
+	if err != nil && !errors.Is(err, errNotOurs) {
+		return false, fmt.Errorf("%v: %w", f, err)
+	}
+	return !bytes.HasPrefix(content, []byte(firstLine)), nil
+}
+
 // parse reads back what render wrote.
 func parse(content []byte) labels.Set {
 	set := labels.Set{}

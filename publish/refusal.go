@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 	"github.com/gpu-labeller/gpu-labeller/labels"
 )
 
@@ -43,7 +44,7 @@ func reasonOf(err error) (reason string, refused bool) {
 	if !errors.As(err, &status) || !admissionText.MatchString(status.Status().Message) {
 		return "", false
 	}
-	message := strings.ToValidUTF8(status.Status().Message, "")
+	message := redact.UUIDs(strings.ToValidUTF8(status.Status().Message, "")) // before a part of one is left
 	return strings.ToValidUTF8(message[:min(len(message), reasonLimit)], ""), true
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -347,6 +348,19 @@ func TestNodeRefusedByOthers(t *testing.T) {
 		}
 		if seen, _ := s.requests(); !slices.Equal(seen, []string{"GET /api/v1/nodes/a", "PATCH /api/v1/nodes/a"}) {
 			t.Errorf("requests %v", seen)
+		}
+	}
+}
+
+// A webhook may say all labels, and be cut within a UUID.
+func TestReasonTellsNoPartOfAUUID(t *testing.T) {
+	const uuid = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31"
+	for n := range len(uuid) + 1 {
+		begin := `admission webhook "w" denied the request: `
+		message := begin + strings.Repeat(".", reasonLimit-len(begin)-n) + uuid
+		reason, refused := reasonOf(&apierrors.StatusError{ErrStatus: metav1.Status{Message: message}})
+		if !refused || strings.Contains(reason, uuid[:1]) {
+			t.Errorf("%t, %q", refused, reason)
 		}
 	}
 }

@@ -174,6 +174,13 @@ func unserved(err error) bool {
 }
 
 func (c *cleaner) one(ctx context.Context, p withdrawable) (w withdrawn) {
+	if file, ok := p.(*publish.FeatureFile); ok {
+		if foreign, err := file.Foreign(); err != nil {
+			return withdrawn{err: err}
+		} else if foreign {
+			return withdrawn{text: fmt.Sprintf("%v: left alone, since gpu-labeller did not write it\n", file)}
+		}
+	}
 	set, err := p.Published(ctx)
 	if errors.Is(err, publish.ErrNoNodeFeatures) {
 		return w

@@ -110,14 +110,14 @@ func (f *cleanupFlags) check(given func(flag string) bool) error {
 		}
 	}
 	file := slices.Contains(f.sinks, sinkFeatureFile)
-	switch onlyFile := file && len(f.sinks) == 1; {
+	switch {
 	case f.allNodes && given("node-name"):
 		return usage("--all-nodes and --node-name each say what to clean up: give one of them")
 	case f.allNodes && file:
 		return usage("--all-nodes does not reach feature files: run gpu-labeller cleanup --sink=feature-file on each node, or have NFD drop their labels by --feature-file-expiry of the agents")
 	case f.allNodes && f.nodeFeature != "":
 		return usage("--node-feature-name is the name for one Node: not with --all-nodes")
-	case !f.allNodes && f.nodeName == "" && !onlyFile:
+	case !f.allNodes && f.nodeName == "" && !f.onlyFile():
 		return usage("say what to clean up: --node-name, or --all-nodes, or --sink=feature-file for the feature file of this host")
 	}
 	names := sinkFlags{nodeName: f.nodeName, namespace: f.namespace, nodeFeature: f.nodeFeature}
@@ -146,10 +146,16 @@ func (f *cleanupFlags) wants(sink string) bool {
 	return len(f.sinks) == 0 || slices.Contains(f.sinks, sink)
 }
 
+// onlyFile tells whether all that is asked for is on this host, so that no cluster is
+// needed, whatever $NODE_NAME says.
+func (f *cleanupFlags) onlyFile() bool {
+	return len(f.sinks) > 0 && !slices.ContainsFunc(f.sinks, func(sink string) bool { return sink != sinkFeatureFile })
+}
+
 func (f *cleanupFlags) run(ctx context.Context, out io.Writer) error {
 	c := cleaner{dryRun: f.dryRun, list: !f.allNodes, out: out}
 	file := [][]withdrawable{{&publish.FeatureFile{Path: f.featureFile}}}
-	if f.nodeName == "" && !f.allNodes {
+	if !f.allNodes && (f.nodeName == "" || f.onlyFile()) {
 		c.withdraw(ctx, file)
 		return c.end()
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -68,5 +69,60 @@ func TestCleanupListsSafely(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "\n  nvidia.com/gpu.product=Tesla-T4\n") || strings.ContainsAny(out.String(), "\x1b\a") {
 		t.Errorf("%q", out.String())
+	}
+}
+
+// What gpu-labeller did not write in the place of a feature file stays, whatever
+// --feature-file names.
+func TestCleanupLeavesForeignFiles(t *testing.T) {
+	const theirs = "vendor.io/feature=1\n"
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "theirs"), filepath.Join(dir, "link")
+	if err := os.WriteFile(path, []byte(theirs), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{path, link} {
+		var out strings.Builder
+		f := cleanupFlags{featureFile: name}
+		if err := f.run(t.Context(), &out); err != nil || !strings.Contains(out.String(), "left alone") {
+			t.Errorf("%s: %v, %q", name, err, out.String())
+		}
+		if got, err := os.ReadFile(name); string(got) != theirs {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+
+	ours := &publish.FeatureFile{Path: filepath.Join(dir, "ours")}
+	if err := ours.Publish(t.Context(), labels.Set{"nvidia.com/gpu.count": "1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(ours.Path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := cleanupFlags{featureFile: ours.Path}
+	if err := f.run(t.Context(), io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(ours.Path); !os.IsNotExist(err) {
+		t.Errorf("ours is still there: %v", err)
+	}
+}
+
+// The agent's pod has $NODE_NAME and, with feature files, no way to the API server.
+func TestCleanupOfFileNeedsNoCluster(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "missing"))
+	file := &publish.FeatureFile{Path: filepath.Join(t.TempDir(), "gpu")}
+	if err := file.Publish(t.Context(), labels.Set{"nvidia.com/gpu.count": "1"}); err != nil {
+		t.Fatal(err)
+	}
+	f := cleanupFlags{nodeName: "node-a", sinks: []string{sinkFeatureFile}, featureFile: file.Path}
+	if err := f.run(t.Context(), io.Discard); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(file.Path); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
 	}
 }

@@ -31,6 +31,9 @@ const (
 	// reapTime is how long a child that was killed, or that has answered, is
 	// waited for. One that takes longer waits inside the kernel.
 	reapTime = 2 * time.Second
+	// lateTime is for an answer that is there when time is over, and was not read:
+	// an agent that was frozen finds both when it goes on.
+	lateTime = 100 * time.Millisecond
 )
 
 // A program that imports this package is its own child process. That ends here,
@@ -140,21 +143,28 @@ func (p *Prober) Ask(ctx context.Context) Answer {
 		read <- output{answer, err}
 	}()
 
+	var got output
 	select {
-	case got := <-read:
-		itself := p.reap(c, reapTime) // if so, with the better reason
-		if got.err != nil {
-			return failed(Crash, "%s", c.crashText(got.err, itself))
-		}
-		return got.answer
+	case got = <-read:
 	case <-ctx.Done():
-		p.kill(c)
-		c.out.Close()
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			p.kill(c)
+			c.out.Close()
+			return failed(Crash, "asking NVML was cancelled")
+		}
+		select {
+		case got = <-read:
+		case <-time.After(lateTime):
+			p.kill(c)
+			c.out.Close()
 			return failed(Timeout, "NVML did not answer within %v", timeout)
 		}
-		return failed(Crash, "asking NVML was cancelled")
 	}
+	itself := p.reap(c, reapTime) // if so, with the better reason
+	if got.err != nil {
+		return failed(Crash, "%s", c.crashText(got.err, itself))
+	}
+	return got.answer
 }
 
 // startCure says what keeps a process from being started.
@@ -226,6 +236,7 @@ func (p *Prober) start() (*child, error) {
 		started <- nil
 		c.err = cmd.Wait()
 		close(c.ended)
+		reapGroup(cmd.Process.Pid)
 	}()
 	if err := <-started; err != nil {
 		r.Close()
@@ -234,6 +245,17 @@ func (p *Prober) start() (*child, error) {
 	}
 	go c.listen(stderr)
 	return c, nil
+}
+
+// reapGroup waits for what a child that has ended left in its process group. In a
+// container the agent is the init process, which inherits that, and would keep
+// each as a zombie; elsewhere none of it is ours, and this returns at once.
+func reapGroup(pid int) {
+	for {
+		if _, err := syscall.Wait4(-pid, nil, 0, nil); err != nil && !errors.Is(err, syscall.EINTR) {
+			return
+		}
+	}
 }
 
 // listen keeps the beginning of what the child says on standard error, and reads
@@ -343,7 +365,10 @@ func (c *child) crashText(decodeErr error, itself bool) string {
 // firstLine is the first line that says something, fit for a message. The library
 // wrote it, and may name GPUs by UUID and serial number.
 func firstLine(text []byte) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	line, _, whole := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	if !whole && len(text) == maxStderr {
+		line = line[:strings.LastIndexByte(line, ' ')+1] // half a UUID cannot be told
+	}
 	line = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r

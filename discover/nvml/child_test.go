@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpu-labeller/gpu-labeller/discover/pci/address"
 	"github.com/gpu-labeller/gpu-labeller/internal/standin"
 )
@@ -449,5 +451,63 @@ func TestNoDescriptors(t *testing.T) {
 	}
 	if a.Failure == nil || a.Failure.Kind != NotStarted || !strings.Contains(a.Failure.Cure, "open files") {
 		t.Errorf("answer %+v", a.Failure)
+	}
+}
+
+// What NVML starts may outlive the child, and is then the agent's, where that is the
+// init process of a container.
+func TestOrphansAreReaped(t *testing.T) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
+	for what, program := range map[string]string{
+		"it answers": `sleep 0.2 & echo $! >PID; printf '{"init":"SUCCESS"}'`,
+		"it hangs":   `sleep 60 & echo $! >PID; sleep 60`,
+	} {
+		file := filepath.Join(t.TempDir(), "pid")
+		p := Prober{Executable: script(t, strings.ReplaceAll(program, "PID", file)), Timeout: time.Second}
+		p.Ask(t.Context())
+		pid, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		orphan := "/proc/" + strings.TrimSpace(string(pid))
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			if _, err := os.Stat(orphan); err != nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("%s: what it started is still there", what)
+				break
+			}
+		}
+	}
+}
+
+// A process that is frozen beyond the timeout, as by a virtual machine that pauses,
+// takes the answer that came meanwhile.
+func TestAnswerWhileFrozen(t *testing.T) {
+	p := Prober{
+		Executable: script(t, `kill -STOP $PPID; printf '{"init":"SUCCESS"}'; sleep 2; kill -CONT $PPID`),
+		Timeout:    time.Second,
+	}
+	for range 5 {
+		mustAnswer(t, p.Ask(t.Context()))
+	}
+}
+
+// Where what is kept ends within a UUID or a serial number, its part is not told.
+func TestFirstLineTellsNoPart(t *testing.T) {
+	const secret = "GPU-8f2b0c8e-1234-4321-abcd-123456789abc 1650122003415"
+	for n := range len(secret) {
+		text := "it failed " + strings.Repeat("\x01", maxStderr) + " " + secret
+		text = text[len(text)-maxStderr-n:][:maxStderr]
+		if got := firstLine([]byte(text)); strings.Contains(got, "8f2b") || strings.Contains(got, "165") {
+			t.Errorf("%q", got)
+		}
+	}
+	if got := firstLine([]byte("it failed: " + strings.Repeat(".", maxStderr))[:maxStderr]); got != "it failed: " {
+		t.Errorf("%q", got)
 	}
 }
