@@ -3,6 +3,7 @@
 package scale
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -157,17 +157,28 @@ func measure(t *testing.T, n int) {
 	f.running.Wait()
 	f.traffic.hangUp()
 	cmd := f.cleanup()
+	var peak int64
 	f.phase("cleanup of all, after the agents' end", func() latencies {
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Errorf("cleanup: %v\n%.3000s", err, out)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
 		}
-		if got := strings.Count(string(out), " withdrawn\n"); got != n {
-			t.Errorf("cleanup withdrew the labels of %d Nodes", got)
+		ended := make(chan error)
+		go func() { ended <- cmd.Wait() }()
+		for {
+			select {
+			case err := <-ended:
+				if got := strings.Count(out.String(), " withdrawn\n"); err != nil || got != n {
+					t.Errorf("cleanup of %d Nodes: %v\n%.3000s", got, err, out.String())
+				}
+				return nil
+			case <-time.After(20 * time.Millisecond):
+				peak = max(peak, usageOf(cmd.Process.Pid).bytes)
+			}
 		}
-		return nil
 	})
-	t.Logf("    the command: %.2f s of CPU, %d MiB", (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss>>10)
+	t.Logf("    the command: %.2f s of CPU, %d MiB at its peak", (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), peak>>20)
 }
 
 // cleanup is the command that the Job of an uninstall runs, with its rights.
