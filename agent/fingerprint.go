@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 )
 
@@ -71,7 +72,7 @@ type function struct {
 	amd     bool
 	nvidia  bool
 	virtual bool // of SR-IOV
-	guest   bool // bound to vfio-pci
+	guest   bool // bound to vfio-pci or the like
 	ids     string
 	// Paths below the folder of devices.
 	driver, compute, memory, power, config string
@@ -203,7 +204,7 @@ func (f *Fingerprinter) watch(p *Fingerprint, dir int, name string, known *funct
 	if n, err := unix.Readlinkat(dir, known.driver, f.text[:]); err == nil {
 		driver := f.text[:n]
 		driver = driver[bytes.LastIndexByte(driver, '/')+1:]
-		known.guest = string(driver) == "vfio-pci"
+		known.guest = discover.PassesThrough(string(driver))
 		h.Write(driver)
 	}
 	if known.answers() && f.lost(dir, known) {

@@ -565,10 +565,13 @@ func TestReadBack(t *testing.T) {
 		if got := scrape(b, a)["gpu_labeller_missing_labels"]; got != 37 {
 			b.Errorf("metric is %v", got)
 		}
+		if n := asked.Load(); n < 6 || n > 9 {
+			b.Errorf("read back %d times in an hour, want each ten minutes in the end", n)
+		}
 		mu.Lock()
 		node = s.set()
 		mu.Unlock()
-		b.after(5 * time.Minute)
+		b.after(12 * time.Minute)
 		b.wantLog(1, "the labels are on the Node")
 		n := asked.Load()
 		b.after(10 * time.Hour)

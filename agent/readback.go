@@ -18,6 +18,7 @@ type readBack struct {
 	results chan missing
 	running bool
 	warned  bool
+	misses  int // one after the other
 }
 
 // missing is what the Node lacks of the labels.
@@ -34,11 +35,24 @@ func newReadBack() readBack {
 // readBackAfter is how long others have at least to label the Node.
 func (c Config) readBackAfter() time.Duration { return min(3*c.Interval, 3*time.Minute) }
 
+// readBackLast is how long it takes at most from one look to the next.
+const readBackLast = 10 * time.Minute
+
 func (r *readBack) restart(c Config) {
-	if c.ReadBack != nil {
-		after := c.readBackAfter()
-		r.alarm.set(after + rand.N(after/5+1)) // not all agents of a rollout at once
+	r.misses = 0
+	r.again(c)
+}
+
+// again looks once more, later and later while nothing comes of it.
+func (r *readBack) again(c Config) {
+	if c.ReadBack == nil {
+		return
 	}
+	after := c.readBackAfter()
+	for i := 0; i < r.misses && after < readBackLast; i++ {
+		after = min(2*after, readBackLast)
+	}
+	r.alarm.set(after + rand.N(after/5+1)) // not all agents of a rollout at once
 }
 
 func (l *loop) startReadBack() {
@@ -47,7 +61,7 @@ func (l *loop) startReadBack() {
 	}
 	set, whole := l.shown()
 	if !whole || len(set) == 0 {
-		l.readBack.restart(l.config) // nothing to look for yet
+		l.readBack.again(l.config) // nothing to look for yet
 		return
 	}
 	l.readBack.running = true
@@ -97,7 +111,8 @@ func (l *loop) haveReadBack(m missing) {
 			l.event("LabelsMissing", text)
 		}
 	}
-	l.readBack.restart(l.config)
+	l.readBack.misses++
+	l.readBack.again(l.config)
 }
 
 // text says what is missing and why that may be.

@@ -88,7 +88,7 @@ func TestSentry(t *testing.T) {
 		{"AMD's memory partitions change", func() { m.write(amd+"current_memory_partition", "NPS4\n") }},
 		{"a GPU goes to a guest", func() {
 			m.remove("sys/bus/pci/devices/0000:47:00.0/driver")
-			m.check(os.Symlink("../../../bus/pci/drivers/vfio-pci", m.path("sys/bus/pci/devices/0000:47:00.0/driver")))
+			m.check(os.Symlink("../../../bus/pci/drivers/nvgrace_gpu_vfio_pci", m.path("sys/bus/pci/devices/0000:47:00.0/driver")))
 		}},
 	} {
 		settle()

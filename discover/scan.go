@@ -15,6 +15,7 @@ import (
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/discover/nvml"
 	"github.com/gpu-labeller/gpu-labeller/discover/pci"
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 )
 
 // DefaultMachineFile is where Linux shows the DMI product name.
@@ -116,6 +117,7 @@ func (inv *Inventory) readMachine(host Host) {
 	}
 	name, err := host.Root.Attribute(host.MachineFile)
 	if err == nil {
+		name = redact.Name(name)
 		inv.Machine = &name
 		return
 	}
@@ -216,7 +218,7 @@ func (inv *Inventory) addFunctions() {
 		switch {
 		case f.PhysicalFunction != nil && gpus[*f.PhysicalFunction]:
 			g.Condition = Virtual
-		case passthrough(f.Driver):
+		case PassesThrough(f.Driver):
 			g.Condition = Passthrough
 		}
 		if g.Condition == NoDriver {
@@ -245,9 +247,9 @@ func driven(f *pci.Function, drivers ...string) Condition {
 	return NoDriver
 }
 
-// passthrough tells vfio-pci and the variants of it that vendors make, such as
-// nvgrace_gpu_vfio_pci.
-func passthrough(driver string) bool {
+// PassesThrough tells whether a kernel driver gives functions to guests: vfio-pci and
+// the variants of it that vendors make, such as nvgrace_gpu_vfio_pci.
+func PassesThrough(driver string) bool {
 	return driver == "vfio-pci" || strings.HasSuffix(driver, "_vfio_pci")
 }
 

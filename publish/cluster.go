@@ -63,7 +63,7 @@ func (c *Client) NodeFeatures(ctx context.Context, namespace string) ([]*NodeFea
 func (c *Client) list(ctx context.Context, resource string, get func() *rest.Request, each func(*metav1.ObjectMeta)) error {
 	more := ""
 	for {
-		body, err := c.do(ctx, "list", resource, get().Param("limit", "500").Param("continue", more).
+		body, err := c.do(ctx, "list", resource, get().Param("limit", "250").Param("continue", more).
 			SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"))
 		if err != nil {
 			return err

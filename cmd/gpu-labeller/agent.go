@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -330,6 +331,9 @@ func (f *agentFlags) check() error {
 		if !slices.Contains([]string{sinkNode, sinkFeatureFile, sinkNodeFeature}, name) {
 			return cli.Exit(exitUsage, fmt.Errorf("--sink %q: want one of %s, %s, %s", name, sinkNode, sinkFeatureFile, sinkNodeFeature))
 		}
+	}
+	if name := filepath.Base(f.featureFile); strings.HasPrefix(name, ".") {
+		return cli.Exit(exitUsage, fmt.Errorf("--feature-file %q: want a file whose name begins with no dot, since NFD passes over hidden ones", f.featureFile))
 	}
 	if f.listen != "off" && f.listen != "" {
 		if _, _, err := net.SplitHostPort(f.listen); err != nil {

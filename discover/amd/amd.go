@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
 	"github.com/gpu-labeller/gpu-labeller/discover/pci"
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 )
 
 // Driver is the kernel driver that gives all that follows but the name.
@@ -230,8 +231,10 @@ func attribute[T any](r *reader, dir hostfs.Dir, file string, parse func(string)
 	return true
 }
 
-// parseProduct passes over what boards have for a name where nobody wrote one.
+// parseProduct passes over what boards have for a name where nobody wrote one, and
+// over serial numbers in it.
 func parseProduct(s string) (string, error) {
+	s = redact.Name(s)
 	if strings.EqualFold(s, "N/A") || strings.EqualFold(s, "unknown") || strings.EqualFold(s, "none") || !strings.ContainsFunc(s, isLetterOrDigit) {
 		s = ""
 	}

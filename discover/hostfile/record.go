@@ -1,14 +1,12 @@
 package hostfile
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -64,7 +62,7 @@ func Record(host discover.Host, answer *nvml.Answer) (*File, error) {
 	f.recordTopology(root)
 	if content, err := root.ReadFile(host.MachineFile, hostfs.PageSize); err == nil && host.MachineFile != "" {
 		// A replay looks where the kernel would show it.
-		f.Files[strings.TrimPrefix(discover.DefaultMachineFile, "/")] = withoutSerials(content)
+		f.Files[strings.TrimPrefix(discover.DefaultMachineFile, "/")] = redact.MaskName(content)
 	}
 	if text, err := root.ReadFile("proc/meminfo", 64<<10); err == nil {
 		total, _, _ := strings.Cut(string(text), "\n")
@@ -109,24 +107,6 @@ func (f *File) recordFile(root hostfs.Root, name string) {
 	}
 }
 
-// serial is a serial number within a name, which some boards and computers have
-// where their product should stand: "… S/N: 0324518", "SN:1650122003415".
-var serial = regexp.MustCompile(`(?i)\b(?:S/?N|serial(?:\s+(?:number|no\.?))?)\s*[:#=]\s*[[:alnum:]-]+`)
-
-// withoutSerials puts a 0 in the place of each character of a serial number, so
-// that the name stays as long as it was.
-func withoutSerials(text []byte) []byte {
-	return serial.ReplaceAllFunc(text, func(match []byte) []byte {
-		masked := slices.Clone(match)
-		for i := bytes.LastIndexAny(match, ":#= \t") + 1; i < len(masked); i++ {
-			if masked[i] != '-' {
-				masked[i] = '0'
-			}
-		}
-		return masked
-	})
-}
-
 // anonymous is a copy of the answer with the GPUs' UUIDs and serial numbers
 // replaced, and taken out of what the loader and the NVML process said. The UUID of
 // the NVLink cluster stays: it is part of a label.
@@ -143,7 +123,7 @@ func anonymous(a *nvml.Answer) *nvml.Answer {
 	}
 	b.GPUs = slices.Clone(a.GPUs)
 	for i := range b.GPUs {
-		b.GPUs[i].Name = string(withoutSerials([]byte(b.GPUs[i].Name)))
+		b.GPUs[i].Name = string(redact.MaskName([]byte(b.GPUs[i].Name)))
 		if b.GPUs[i].UUID != "" {
 			b.GPUs[i].UUID = fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpu-labeller/gpu-labeller/discover/amd"
 	"github.com/gpu-labeller/gpu-labeller/discover/hostfs"
+	"github.com/gpu-labeller/gpu-labeller/internal/redact"
 )
 
 // amdFiles are what amdgpu adds to a PCI function. Its unique_id and
@@ -22,7 +23,7 @@ func (f *File) recordAMD(root hostfs.Root, dir string) {
 		f.recordFile(root, path.Join(dir, name))
 	}
 	if name := path.Join(dir, "product_name"); f.Files[name] != nil {
-		f.Files[name] = withoutSerials(f.Files[name])
+		f.Files[name] = redact.MaskName(f.Files[name])
 	}
 	dies := path.Join(dir, "ip_discovery/die")
 	for _, die := range numbered(root, dies, "") {

@@ -3,11 +3,13 @@
 package redact
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 var (
@@ -16,7 +18,39 @@ var (
 	// Serial numbers of NVIDIA's boards have 13 digits. The domain of a PCI address,
 	// as NVML writes it, has 8.
 	number = regexp.MustCompile(`[0-9]{9,}`)
+	// A serial number within a name, which some boards and computers have where their
+	// product should stand: "… S/N: 0324518", "SN:1650122003415".
+	serial = regexp.MustCompile(`(?i)\b(?:S/?N|serial(?:\s+(?:number|no\.?))?)\s*[:#=]\s*[[:alnum:]-]+`)
 )
+
+// Name is the name of a product without serial numbers and UUIDs, and as it is if it
+// has none.
+func Name(text string) string {
+	clean := uuid.ReplaceAllString(serial.ReplaceAllString(text, ""), "")
+	if clean == text {
+		return text
+	}
+	return strings.TrimSpace(clean)
+}
+
+// MaskName puts a 0 in the place of each character of a serial number or UUID, so
+// that the name stays as long as it was. Name takes away as much of the result.
+func MaskName(text []byte) []byte {
+	text = serial.ReplaceAllFunc(text, func(match []byte) []byte {
+		return zeros(match, bytes.LastIndexAny(match, ":#= \t")+1)
+	})
+	return uuid.ReplaceAllFunc(text, func(match []byte) []byte { return zeros(match, 0) })
+}
+
+func zeros(text []byte, from int) []byte {
+	masked := slices.Clone(text)
+	for i := from; i < len(masked); i++ {
+		if masked[i] != '-' {
+			masked[i] = '0'
+		}
+	}
+	return masked
+}
 
 // UUIDs is the text without UUIDs.
 func UUIDs(text string) string { return uuid.ReplaceAllString(text, "(UUID)") }

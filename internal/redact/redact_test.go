@@ -68,3 +68,36 @@ func TestHandler(t *testing.T) {
 		})
 	}
 }
+
+func TestName(t *testing.T) {
+	for name, want := range map[string][2]string{
+		" AMD Instinct MI300X ":                      {" AMD Instinct MI300X ", " AMD Instinct MI300X "},
+		"System Serial Number: 0324518123456":        {"System", "System Serial Number: 0000000000000"},
+		"Board S/N: 12-AB rev 2":                     {"Board  rev 2", "Board S/N: 00-00 rev 2"},
+		"SN:1650122003415":                           {"", "SN:0000000000000"},
+		"X GPU-8f2b0c8e-1234-4321-abcd-0123456789ab": {"X GPU-", "X GPU-00000000-0000-0000-0000-000000000000"},
+		"SNAP: 12": {"SNAP: 12", "SNAP: 12"},
+		"Standard PC (Q35 + ICH9, 2009), serial no. = 77-serv": {"Standard PC (Q35 + ICH9, 2009),", "Standard PC (Q35 + ICH9, 2009), serial no. = 00-0000"},
+	} {
+		if got := Name(name); got != want[0] {
+			t.Errorf("%q becomes %q, want %q", name, got, want[0])
+		}
+		if got := string(MaskName([]byte(name))); got != want[1] {
+			t.Errorf("%q is masked as %q, want %q", name, got, want[1])
+		}
+	}
+}
+
+func FuzzName(f *testing.F) {
+	f.Add("S/N: 0324518 and serial number #77")
+	f.Add("SN=8f2b0c8e-1234-4321-abcd-0123456789ab")
+	f.Fuzz(func(t *testing.T, name string) {
+		masked := MaskName([]byte(name))
+		if len(masked) != len(name) {
+			t.Fatalf("%q is masked as %q, of another length", name, masked)
+		}
+		if a, b := Name(name), Name(string(masked)); a != b {
+			t.Errorf("%q becomes %q, and %q masked", name, a, b)
+		}
+	})
+}

@@ -103,13 +103,16 @@ func (h *host) must(err error) {
 	}
 }
 
-// plug puts a GPU on the bus.
+// plug puts a GPU on the bus, file by file. None is ever seen half written, as in
+// sysfs.
 func (h *host) plug(i int) {
 	dir := "sys/bus/pci/devices/" + address(i) + "/"
 	for name, content := range map[string]string{
 		"vendor": "0x10de", "device": "0x20b0", "revision": "0xa1", "config": strings.Repeat("\x00", 64), "class": "0x030200",
 	} {
-		h.write(dir+name, content)
+		h.write("staged", content)
+		h.must(os.MkdirAll(filepath.Join(h.root, dir), 0o755))
+		h.must(os.Rename(filepath.Join(h.root, "staged"), filepath.Join(h.root, dir, name)))
 	}
 	_ = os.Symlink("../../../bus/pci/drivers/nvidia", filepath.Join(h.root, dir, "driver"))
 }
