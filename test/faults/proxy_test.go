@@ -55,6 +55,9 @@ type proxy struct {
 	cert      atomic.Pointer[tls.Certificate]
 }
 
+// accepted is the key, in a request's context, of when its connection was.
+type accepted struct{}
+
 // fault answers a request, or returns false to have it passed on.
 type fault func(w http.ResponseWriter, r *http.Request) bool
 
@@ -88,6 +91,9 @@ func (h *host) viaProxy() {
 		upstream.ServeHTTP(w, r)
 	}))
 	p.server.Config.ErrorLog = quiet
+	p.server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, accepted{}, time.Now())
+	}
 	p.server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		return &tls.Config{Certificates: []tls.Certificate{*p.cert.Load()}}, nil
 	}}
@@ -101,13 +107,13 @@ func (h *host) viaProxy() {
 	h.useKubeconfig("token: " + token)
 }
 
-// met notes that a request met the fault, and is being answered. Of one that came
-// while connections were being cut the answer may be lost.
+// met notes that a request met the fault, and is being answered. One that came on a
+// connection that is being cut, so that its answer is lost, is sent again at once.
 func (p *proxy) met(r *http.Request, came time.Time) {
 	kind := fmt.Sprint(r.Method, r.URL.Path, isWatch(r))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if came.Before(p.began) {
+	if r.Context().Value(accepted{}).(time.Time).Before(p.began) {
 		return
 	}
 	if last, ok := p.answered[kind]; ok {
@@ -164,14 +170,11 @@ clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %q}}], us
 // set makes a fault and cuts the connections, so that a watch meets it, too.
 func (p *proxy) set(f fault) {
 	p.mu.Lock()
-	p.fault = f
+	clear(p.answered)
+	p.fault, p.began, p.returns = f, time.Now(), 0
 	p.mu.Unlock()
 	p.hits.Store(0)
 	p.server.CloseClientConnections()
-	p.mu.Lock()
-	clear(p.answered)
-	p.began, p.returns = time.Now(), 0
-	p.mu.Unlock()
 }
 
 func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
