@@ -52,7 +52,7 @@ func TestGenerated(t *testing.T) {
 		byTemplate[d.template] = append(byTemplate[d.template], d)
 	}
 	large := render(t, overlays[0], "--set", "flowSchema.enabled=true")
-	generated(t, "flowschema/flowschema.yaml", slices.DeleteFunc(large.installed, func(d document) bool { return inBase[d.id(t)] }))
+	generated(t, "flowschema/flowschema.yaml", flowSchema(t, slices.DeleteFunc(large.installed, func(d document) bool { return inBase[d.id(t)] })))
 	for template, documents := range byTemplate {
 		generated(t, filepath.Join("base", template), documents)
 	}
@@ -78,6 +78,43 @@ func TestGenerated(t *testing.T) {
 			generated(t, filepath.Join("cleanup", o.name, "cleanup.yaml"), r.cleanup)
 		}
 	}
+}
+
+var (
+	subject          = regexp.MustCompile(`(?m)^ +- kind: ServiceAccount\n +serviceAccount:\n +name: .*\n +namespace: .*\n`)
+	subjectNamespace = regexp.MustCompile(`(?m)^( +namespace: ).*$`)
+)
+
+// flowSchema has the FlowSchema for the ServiceAccounts of all overlays, so that one
+// file does for each of them.
+func flowSchema(t *testing.T, documents []document) []document {
+	t.Helper()
+	found := false
+	for i := range documents {
+		documents[i].text = subject.ReplaceAllStringFunc(documents[i].text, func(one string) string {
+			found = true
+			var all string
+			for _, namespace := range namespaces() {
+				all += subjectNamespace.ReplaceAllString(one, "${1}"+namespace)
+			}
+			return all
+		})
+	}
+	if !found {
+		t.Fatal("no ServiceAccount in the FlowSchema")
+	}
+	return documents
+}
+
+// namespaces are those of the overlays, each once.
+func namespaces() []string {
+	var all []string
+	for _, o := range overlays {
+		if !slices.Contains(all, o.namespace) {
+			all = append(all, o.namespace)
+		}
+	}
+	return all
 }
 
 // generated compares a file with documents, or writes it.
@@ -179,7 +216,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // TestOlderClusters: without policies, only where nobody has rights, or the user
-// says so.
+// says so; and no FlowSchema where there is none in v1.
 func TestOlderClusters(t *testing.T) {
 	old := func(set string) (string, error) {
 		return tryTool("helm", "template", "x", "chart/gpu-labeller", "--kube-version=1.29.3-gke.100", "--set", set)
@@ -193,6 +230,15 @@ func TestOlderClusters(t *testing.T) {
 		if out, err := old(set); err != nil || strings.Contains(out, "kind: ValidatingAdmissionPolicy") {
 			t.Errorf("%s: %v\n%s", set, err, out)
 		}
+	}
+	flowSchema := func(version string) (string, error) {
+		return tryTool("helm", "template", "x", "chart/gpu-labeller", "--kube-version="+version, "--set", "policy.create=false,flowSchema.enabled=true")
+	}
+	if _, err := flowSchema("1.28.15-gke.100"); err == nil || !strings.Contains(err.Error(), "flowSchema.enabled needs Kubernetes 1.29 (flowcontrol.apiserver.k8s.io/v1), and this is v1.28.15-gke.100: set flowSchema.enabled=false") {
+		t.Errorf("1.28: want a refusal, got %v", err)
+	}
+	if out, err := flowSchema("1.29.0-eks-1"); err != nil || !strings.Contains(out, "apiVersion: flowcontrol.apiserver.k8s.io/v1\nkind: FlowSchema") {
+		t.Errorf("1.29: %v\n%s", err, out)
 	}
 	if out, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--kube-version=1.30.0-eks-1"); err != nil || !strings.Contains(out, "kind: ValidatingAdmissionPolicy") {
 		t.Errorf("1.30: %v\n%s", err, out)
