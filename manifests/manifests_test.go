@@ -353,6 +353,56 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
+// TestAlerts: each alert says which agent it is about, on which node, and is in
+// docs/operate.md. With promtool in the PATH, their expressions are tried, too.
+func TestAlerts(t *testing.T) {
+	text, err := os.ReadFile("chart/gpu-labeller/files/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert       string
+				Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &rules); err != nil {
+		t.Fatal(err)
+	}
+	var alerts []string
+	for _, r := range rules.Groups[0].Rules {
+		alerts = append(alerts, r.Alert)
+		if d := r.Annotations["description"]; !strings.Contains(d, "Agent {{ $labels.pod }}{{ with $labels.node }} on node {{ . }}{{ end }} ") {
+			t.Errorf("%s does not name the agent and its node: %s", r.Alert, d)
+		}
+	}
+	operate, err := os.ReadFile("../docs/operate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []string
+	for _, m := range regexp.MustCompile(`(?m)^\| (GPULabeller\w+) \|`).FindAllSubmatch(operate, -1) {
+		documented = append(documented, string(m[1]))
+	}
+	slices.Sort(alerts)
+	slices.Sort(documented)
+	if !slices.Equal(alerts, documented) {
+		t.Errorf("docs/operate.md has the alerts %v, and the rules %v", documented, alerts)
+	}
+
+	t.Run("promtool", func(t *testing.T) {
+		promtool, err := exec.LookPath("promtool")
+		if err != nil {
+			t.Skip("no promtool in the PATH: the expressions are not tried")
+		}
+		if out, err := exec.Command(promtool, "test", "rules", "testdata/rules.yaml").CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
+
 // rendered is what the chart gives for an overlay, without Helm's own labels.
 type rendered struct {
 	installed, cleanup []document
