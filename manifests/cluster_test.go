@@ -46,7 +46,7 @@ func TestCluster(t *testing.T) {
 				strict(t, c, "-k", filepath.Join("cleanup", o.cleanup))
 			}
 		}
-		for _, set := range []string{"nvml.access=driverRoot", "nvml.access=driverRoot,nvml.driverRoot.privileged=false,config.configMap=c,host.sys=", "sinks={node,feature-file},monitoring.dashboard.enabled=true", "taint.enabled=true", "taint.enabled=true,taint.key=example.com/gpu,taint.value=,taint.effect=NoExecute"} {
+		for _, set := range []string{"nvml.access=driverRoot", "nvml.access=driverRoot,nvml.driverRoot.privileged=false,config.configMap=c,host.sys=", "sinks={node,feature-file},monitoring.dashboard.enabled=true", "networkPolicy.enabled=true", "networkPolicy.enabled=true,networkPolicy.from[0].ipBlock.cidr=10.0.0.0/8", "taint.enabled=true", "taint.enabled=true,taint.key=example.com/gpu,taint.value=,taint.effect=NoExecute"} {
 			out := tool(t, "helm", "template", "x", "chart/gpu-labeller", "--namespace", "gpu-labeller", "--set", set)
 			file := filepath.Join(t.TempDir(), "rendered.yaml")
 			if err := os.WriteFile(file, []byte(out), 0o600); err != nil {

@@ -176,6 +176,7 @@ func TestSchema(t *testing.T) {
 		"sinks={file}", "sink=node", "nvml.access=cdi", "nvml.driverRoot.path=run",
 		"image.digest=latest", "migStrategy=all", "policy.enabled=false", "host.sys=sys",
 		"taint.effect=Evict", "taint.value=a b", "taint.on=true",
+		"networkPolicy.ingress=true", "networkPolicy.from[0].namespace=monitoring",
 	} {
 		out, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), "values don't meet the specifications of the schema") {
@@ -188,18 +189,19 @@ func TestSchema(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	for set, want := range map[string]string{
 		// NFD sets taints by rules of its own.
-		"taint.enabled=true,sinks={node-feature}": "taint.enabled needs sink node",
-		"featureFile.expiry=24h":                  "featureFile.expiry is about sink feature-file",
-		"config.key=x.yaml":                       "name it with config.configMap",
-		"config.intelNamesKey=x.yaml":             "name it with config.configMap",
-		"config.configMap=c,config.key=":          "mounted for nothing",
-		"extraArgs={--listen=off}":                "the probes and the PodMonitor ask port 8080",
-		"extraArgs={--poll=1s,--listen,:9090}":    "the probes and the PodMonitor ask port 8080",
-		"extraArgs={--sink=node-feature}":         "--sink is the value sinks",
-		"extraArgs={--taint}":                     "--taint is the value taint.enabled",
-		"taint.key=node.kubernetes.io/not-ready":  "taint.key node.kubernetes.io/not-ready is Kubernetes' own",
-		"taint.key=kubernetes.io/gpu":             "taint.key kubernetes.io/gpu is Kubernetes' own",
-		"cleanup.timeoutSeconds=300":              "cleanup.timeoutSeconds is 300: the clean-up must end before",
+		"taint.enabled=true,sinks={node-feature}":       "taint.enabled needs sink node",
+		"featureFile.expiry=24h":                        "featureFile.expiry is about sink feature-file",
+		"networkPolicy.from[0].ipBlock.cidr=10.0.0.0/8": "networkPolicy.from is of the NetworkPolicy that networkPolicy.enabled makes",
+		"config.key=x.yaml":                             "name it with config.configMap",
+		"config.intelNamesKey=x.yaml":                   "name it with config.configMap",
+		"config.configMap=c,config.key=":                "mounted for nothing",
+		"extraArgs={--listen=off}":                      "the probes and the PodMonitor ask port 8080",
+		"extraArgs={--poll=1s,--listen,:9090}":          "the probes and the PodMonitor ask port 8080",
+		"extraArgs={--sink=node-feature}":               "--sink is the value sinks",
+		"extraArgs={--taint}":                           "--taint is the value taint.enabled",
+		"taint.key=node.kubernetes.io/not-ready":        "taint.key node.kubernetes.io/not-ready is Kubernetes' own",
+		"taint.key=kubernetes.io/gpu":                   "taint.key kubernetes.io/gpu is Kubernetes' own",
+		"cleanup.timeoutSeconds=300":                    "cleanup.timeoutSeconds is 300: the clean-up must end before",
 	} {
 		_, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -242,6 +244,61 @@ func TestOlderClusters(t *testing.T) {
 	}
 	if out, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--kube-version=1.30.0-eks-1"); err != nil || !strings.Contains(out, "kind: ValidatingAdmissionPolicy") {
 		t.Errorf("1.30: %v\n%s", err, out)
+	}
+}
+
+// TestNetworkPolicy: it is about the agents' pods alone, lets everybody or those that
+// are named reach the agent's port, and does not limit what the agents reach.
+func TestNetworkPolicy(t *testing.T) {
+	find := func(set, kind string) map[string]any {
+		t.Helper()
+		for _, d := range documents(tool(t, "helm", "template", "x", "chart/gpu-labeller", "--set", set)) {
+			if strings.HasPrefix(d.id(t), kind+"/") {
+				return d.object(t)
+			}
+		}
+		return nil
+	}
+	const monitoring = "networkPolicy.from[0].namespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name=monitoring"
+	if p := find("podLabels.x=y", "NetworkPolicy"); p != nil {
+		t.Errorf("without being asked for: %v", p)
+	}
+	at := func(v any, path ...any) any {
+		t.Helper()
+		for _, step := range path {
+			switch s := step.(type) {
+			case string:
+				m, _ := v.(map[string]any)
+				v = m[s]
+			case int:
+				l, _ := v.([]any)
+				if s >= len(l) {
+					return nil
+				}
+				v = l[s]
+			}
+		}
+		return v
+	}
+	agents := find("podLabels.x=y", "DaemonSet")
+	port := at(agents, "spec", "template", "spec", "containers", 0, "ports", 0, "containerPort")
+	for set, from := range map[string]any{
+		"networkPolicy.enabled=true": nil,
+		"networkPolicy.enabled=true," + monitoring: []any{map[string]any{"namespaceSelector": map[string]any{
+			"matchLabels": map[string]any{"kubernetes.io/metadata.name": "monitoring"}}}},
+	} {
+		p := find(set, "NetworkPolicy")
+		want := map[string]any{
+			"podSelector": at(agents, "spec", "selector"),
+			"policyTypes": []any{"Ingress"},
+			"ingress":     []any{map[string]any{"ports": []any{map[string]any{"port": port, "protocol": "TCP"}}}},
+		}
+		if from != nil {
+			want["ingress"].([]any)[0].(map[string]any)["from"] = from
+		}
+		if got := at(p, "spec"); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", set, asYAML(t, got), asYAML(t, want))
+		}
 	}
 }
 

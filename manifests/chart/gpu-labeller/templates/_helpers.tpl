@@ -67,6 +67,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and .Values.featureFile.expiry (not (has "feature-file" .Values.sinks)) }}
 {{- fail "featureFile.expiry is about sink feature-file, which is not among sinks" }}
 {{- end }}
+{{- if and .Values.networkPolicy.from (not .Values.networkPolicy.enabled) }}
+{{- fail "networkPolicy.from is of the NetworkPolicy that networkPolicy.enabled makes: set that to true" }}
+{{- end }}
 {{- with .Values.config }}
 {{- if and (not .configMap) (or (and .key (ne .key "config.yaml")) .intelNamesKey) }}
 {{- fail "config.key and config.intelNamesKey are keys of a ConfigMap: name it with config.configMap" }}
