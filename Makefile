@@ -80,7 +80,7 @@ compare: build ## what an agent costs, beside NVIDIA's GPU Feature Discovery (GF
 IMAGE ?= ghcr.io/gpu-labeller/gpu-labeller
 VERSION = $(or $(RELEASE),devel)
 
-image: build ## bin/image.tar, in the OCI layout, without a daemon
+image: build ## bin/image.tar, in the OCI layout, without a daemon (RELEASE=v0.1.0 is its tag, else devel)
 	$(GO) tool -modfile=manifests/tools/go.mod cyclonedx-gomod bin -json -noserial -notimestamp -version '$(VERSION)' -output bin/sbom.cdx.json bin/gpu-labeller
 	$(GO) run ./internal/image/mkimage -o bin/image.tar -name '$(IMAGE):$(VERSION)' -version '$(VERSION)' -revision "$$(git rev-parse HEAD)" -sbom bin/sbom.cdx.json bin/gpu-labeller
 

@@ -46,7 +46,7 @@ func TestCluster(t *testing.T) {
 				strict(t, c, "-k", filepath.Join("cleanup", o.cleanup))
 			}
 		}
-		for _, set := range []string{"nvml.access=driverRoot", "nvml.access=driverRoot,nvml.driverRoot.privileged=false,config.configMap=c,host.sys=", "sinks={node,feature-file},monitoring.dashboard.enabled=true", "taint.enabled=true", "taint.enabled=true,taint.key=example.com/gpu,taint.value=,taint.effect=NoExecute"} {
+		for _, set := range []string{"nvml.access=driverRoot", "nvml.access=driverRoot,nvml.driverRoot.privileged=false,config.configMap=c,host.sys=", "sinks={node,feature-file},monitoring.dashboard.enabled=true", "networkPolicy.enabled=true", "networkPolicy.enabled=true,networkPolicy.from[0].ipBlock.cidr=10.0.0.0/8", "taint.enabled=true", "taint.enabled=true,taint.key=example.com/gpu,taint.value=,taint.effect=NoExecute"} {
 			out := tool(t, "helm", "template", "x", "chart/gpu-labeller", "--namespace", "gpu-labeller", "--set", set)
 			file := filepath.Join(t.TempDir(), "rendered.yaml")
 			if err := os.WriteFile(file, []byte(out), 0o600); err != nil {
@@ -62,6 +62,40 @@ func TestCluster(t *testing.T) {
 	t.Run("taint", func(t *testing.T) { ownTaint(t, c) })
 	t.Run("notes", func(t *testing.T) { notes(t, c) })
 	t.Run("nodefeature", func(t *testing.T) { ownNodeFeature(t, c) })
+	t.Run("flowschema", func(t *testing.T) { ownFlow(t, c) })
+}
+
+// ownFlow: with the FlowSchema that is applied as it is, the agents of every overlay
+// are in it, and others are not.
+func ownFlow(t *testing.T, c *cluster.Cluster) {
+	strict(t, c, "-f", "flowschema")
+	c.Kubectl("apply", "-f", "flowschema")
+	want := c.Kubectl("get", "flowschema", "gpu-labeller", "-o", "jsonpath={.metadata.uid}")
+	flowOf := func(namespace, name string) string {
+		client, err := rest.HTTPClientFor(c.ConfigWithToken(c.ServiceAccountToken(namespace, name, "")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Get(c.Config().Host + ownNodePath)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.Header.Get("X-Kubernetes-PF-FlowSchema-UID")
+	}
+	for _, namespace := range namespaces() {
+		_, _ = c.TryKubectl("create", "serviceaccount", "gpu-labeller", "-n", namespace) // or it is there
+		got := ""
+		for deadline := time.Now().Add(30 * time.Second); got != want && time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+			got = flowOf(namespace, "gpu-labeller")
+		}
+		if got != want {
+			t.Errorf("an agent in namespace %s is in FlowSchema %q, want %q", namespace, got, want)
+		}
+	}
+	if got := flowOf("default", "default"); got == "" || got == want {
+		t.Errorf("another ServiceAccount is in FlowSchema %q", got)
+	}
 }
 
 // strict asks the API server whether it would take everything, unknown fields and

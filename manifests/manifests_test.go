@@ -52,7 +52,7 @@ func TestGenerated(t *testing.T) {
 		byTemplate[d.template] = append(byTemplate[d.template], d)
 	}
 	large := render(t, overlays[0], "--set", "flowSchema.enabled=true")
-	generated(t, "flowschema/flowschema.yaml", slices.DeleteFunc(large.installed, func(d document) bool { return inBase[d.id(t)] }))
+	generated(t, "flowschema/flowschema.yaml", flowSchema(t, slices.DeleteFunc(large.installed, func(d document) bool { return inBase[d.id(t)] })))
 	for template, documents := range byTemplate {
 		generated(t, filepath.Join("base", template), documents)
 	}
@@ -78,6 +78,43 @@ func TestGenerated(t *testing.T) {
 			generated(t, filepath.Join("cleanup", o.name, "cleanup.yaml"), r.cleanup)
 		}
 	}
+}
+
+var (
+	subject          = regexp.MustCompile(`(?m)^ +- kind: ServiceAccount\n +serviceAccount:\n +name: .*\n +namespace: .*\n`)
+	subjectNamespace = regexp.MustCompile(`(?m)^( +namespace: ).*$`)
+)
+
+// flowSchema has the FlowSchema for the ServiceAccounts of all overlays, so that one
+// file does for each of them.
+func flowSchema(t *testing.T, documents []document) []document {
+	t.Helper()
+	found := false
+	for i := range documents {
+		documents[i].text = subject.ReplaceAllStringFunc(documents[i].text, func(one string) string {
+			found = true
+			var all string
+			for _, namespace := range namespaces() {
+				all += subjectNamespace.ReplaceAllString(one, "${1}"+namespace)
+			}
+			return all
+		})
+	}
+	if !found {
+		t.Fatal("no ServiceAccount in the FlowSchema")
+	}
+	return documents
+}
+
+// namespaces are those of the overlays, each once.
+func namespaces() []string {
+	var all []string
+	for _, o := range overlays {
+		if !slices.Contains(all, o.namespace) {
+			all = append(all, o.namespace)
+		}
+	}
+	return all
 }
 
 // generated compares a file with documents, or writes it.
@@ -139,6 +176,7 @@ func TestSchema(t *testing.T) {
 		"sinks={file}", "sink=node", "nvml.access=cdi", "nvml.driverRoot.path=run",
 		"image.digest=latest", "migStrategy=all", "policy.enabled=false", "host.sys=sys",
 		"taint.effect=Evict", "taint.value=a b", "taint.on=true",
+		"networkPolicy.ingress=true", "networkPolicy.from[0].namespace=monitoring",
 	} {
 		out, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), "values don't meet the specifications of the schema") {
@@ -151,18 +189,19 @@ func TestSchema(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	for set, want := range map[string]string{
 		// NFD sets taints by rules of its own.
-		"taint.enabled=true,sinks={node-feature}": "taint.enabled needs sink node",
-		"featureFile.expiry=24h":                  "featureFile.expiry is about sink feature-file",
-		"config.key=x.yaml":                       "name it with config.configMap",
-		"config.intelNamesKey=x.yaml":             "name it with config.configMap",
-		"config.configMap=c,config.key=":          "mounted for nothing",
-		"extraArgs={--listen=off}":                "the probes and the PodMonitor ask port 8080",
-		"extraArgs={--poll=1s,--listen,:9090}":    "the probes and the PodMonitor ask port 8080",
-		"extraArgs={--sink=node-feature}":         "--sink is the value sinks",
-		"extraArgs={--taint}":                     "--taint is the value taint.enabled",
-		"taint.key=node.kubernetes.io/not-ready":  "taint.key node.kubernetes.io/not-ready is Kubernetes' own",
-		"taint.key=kubernetes.io/gpu":             "taint.key kubernetes.io/gpu is Kubernetes' own",
-		"cleanup.timeoutSeconds=300":              "cleanup.timeoutSeconds is 300: the clean-up must end before",
+		"taint.enabled=true,sinks={node-feature}":       "taint.enabled needs sink node",
+		"featureFile.expiry=24h":                        "featureFile.expiry is about sink feature-file",
+		"networkPolicy.from[0].ipBlock.cidr=10.0.0.0/8": "networkPolicy.from is of the NetworkPolicy that networkPolicy.enabled makes",
+		"config.key=x.yaml":                             "name it with config.configMap",
+		"config.intelNamesKey=x.yaml":                   "name it with config.configMap",
+		"config.configMap=c,config.key=":                "mounted for nothing",
+		"extraArgs={--listen=off}":                      "the probes and the PodMonitor ask port 8080",
+		"extraArgs={--poll=1s,--listen,:9090}":          "the probes and the PodMonitor ask port 8080",
+		"extraArgs={--sink=node-feature}":               "--sink is the value sinks",
+		"extraArgs={--taint}":                           "--taint is the value taint.enabled",
+		"taint.key=node.kubernetes.io/not-ready":        "taint.key node.kubernetes.io/not-ready is Kubernetes' own",
+		"taint.key=kubernetes.io/gpu":                   "taint.key kubernetes.io/gpu is Kubernetes' own",
+		"cleanup.timeoutSeconds=300":                    "cleanup.timeoutSeconds is 300: the clean-up must end before",
 	} {
 		_, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--set", set)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -179,7 +218,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // TestOlderClusters: without policies, only where nobody has rights, or the user
-// says so.
+// says so; and no FlowSchema where there is none in v1.
 func TestOlderClusters(t *testing.T) {
 	old := func(set string) (string, error) {
 		return tryTool("helm", "template", "x", "chart/gpu-labeller", "--kube-version=1.29.3-gke.100", "--set", set)
@@ -194,8 +233,72 @@ func TestOlderClusters(t *testing.T) {
 			t.Errorf("%s: %v\n%s", set, err, out)
 		}
 	}
+	flowSchema := func(version string) (string, error) {
+		return tryTool("helm", "template", "x", "chart/gpu-labeller", "--kube-version="+version, "--set", "policy.create=false,flowSchema.enabled=true")
+	}
+	if _, err := flowSchema("1.28.15-gke.100"); err == nil || !strings.Contains(err.Error(), "flowSchema.enabled needs Kubernetes 1.29 (flowcontrol.apiserver.k8s.io/v1), and this is v1.28.15-gke.100: set flowSchema.enabled=false") {
+		t.Errorf("1.28: want a refusal, got %v", err)
+	}
+	if out, err := flowSchema("1.29.0-eks-1"); err != nil || !strings.Contains(out, "apiVersion: flowcontrol.apiserver.k8s.io/v1\nkind: FlowSchema") {
+		t.Errorf("1.29: %v\n%s", err, out)
+	}
 	if out, err := tryTool("helm", "template", "x", "chart/gpu-labeller", "--kube-version=1.30.0-eks-1"); err != nil || !strings.Contains(out, "kind: ValidatingAdmissionPolicy") {
 		t.Errorf("1.30: %v\n%s", err, out)
+	}
+}
+
+// TestNetworkPolicy: it is about the agents' pods alone, lets everybody or those that
+// are named reach the agent's port, and does not limit what the agents reach.
+func TestNetworkPolicy(t *testing.T) {
+	find := func(set, kind string) map[string]any {
+		t.Helper()
+		for _, d := range documents(tool(t, "helm", "template", "x", "chart/gpu-labeller", "--set", set)) {
+			if strings.HasPrefix(d.id(t), kind+"/") {
+				return d.object(t)
+			}
+		}
+		return nil
+	}
+	const monitoring = "networkPolicy.from[0].namespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name=monitoring"
+	if p := find("podLabels.x=y", "NetworkPolicy"); p != nil {
+		t.Errorf("without being asked for: %v", p)
+	}
+	at := func(v any, path ...any) any {
+		t.Helper()
+		for _, step := range path {
+			switch s := step.(type) {
+			case string:
+				m, _ := v.(map[string]any)
+				v = m[s]
+			case int:
+				l, _ := v.([]any)
+				if s >= len(l) {
+					return nil
+				}
+				v = l[s]
+			}
+		}
+		return v
+	}
+	agents := find("podLabels.x=y", "DaemonSet")
+	port := at(agents, "spec", "template", "spec", "containers", 0, "ports", 0, "containerPort")
+	for set, from := range map[string]any{
+		"networkPolicy.enabled=true": nil,
+		"networkPolicy.enabled=true," + monitoring: []any{map[string]any{"namespaceSelector": map[string]any{
+			"matchLabels": map[string]any{"kubernetes.io/metadata.name": "monitoring"}}}},
+	} {
+		p := find(set, "NetworkPolicy")
+		want := map[string]any{
+			"podSelector": at(agents, "spec", "selector"),
+			"policyTypes": []any{"Ingress"},
+			"ingress":     []any{map[string]any{"ports": []any{map[string]any{"port": port, "protocol": "TCP"}}}},
+		}
+		if from != nil {
+			want["ingress"].([]any)[0].(map[string]any)["from"] = from
+		}
+		if got := at(p, "spec"); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", set, asYAML(t, got), asYAML(t, want))
+		}
 	}
 }
 
@@ -305,6 +408,56 @@ func TestMetricNames(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestAlerts: each alert says which agent it is about, on which node, and is in
+// docs/operate.md. With promtool in the PATH, their expressions are tried, too.
+func TestAlerts(t *testing.T) {
+	text, err := os.ReadFile("chart/gpu-labeller/files/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert       string
+				Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &rules); err != nil {
+		t.Fatal(err)
+	}
+	var alerts []string
+	for _, r := range rules.Groups[0].Rules {
+		alerts = append(alerts, r.Alert)
+		if d := r.Annotations["description"]; !strings.Contains(d, "Agent {{ $labels.pod }}{{ with $labels.node }} on node {{ . }}{{ end }} ") {
+			t.Errorf("%s does not name the agent and its node: %s", r.Alert, d)
+		}
+	}
+	operate, err := os.ReadFile("../docs/operate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []string
+	for _, m := range regexp.MustCompile(`(?m)^\| (GPULabeller\w+) \|`).FindAllSubmatch(operate, -1) {
+		documented = append(documented, string(m[1]))
+	}
+	slices.Sort(alerts)
+	slices.Sort(documented)
+	if !slices.Equal(alerts, documented) {
+		t.Errorf("docs/operate.md has the alerts %v, and the rules %v", documented, alerts)
+	}
+
+	t.Run("promtool", func(t *testing.T) {
+		promtool, err := exec.LookPath("promtool")
+		if err != nil {
+			t.Skip("no promtool in the PATH: the expressions are not tried")
+		}
+		if out, err := exec.Command(promtool, "test", "rules", "testdata/rules.yaml").CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 }
 
 // rendered is what the chart gives for an overlay, without Helm's own labels.

@@ -54,6 +54,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}true{{ end }}
 {{- end }}
 
+{{/* Whether the cluster knows FlowSchema v1: "true" or empty. */}}
+{{- define "gpu-labeller.hasFlowControl" -}}
+{{- if semverCompare ">=1.29.0-0" .Capabilities.KubeVersion.Version }}true{{ end }}
+{{- end }}
+
 {{/* Refuses values that would be passed over, or that do not go together. */}}
 {{- define "gpu-labeller.check" -}}
 {{- if not .Values.sinks }}
@@ -61,6 +66,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- if and .Values.featureFile.expiry (not (has "feature-file" .Values.sinks)) }}
 {{- fail "featureFile.expiry is about sink feature-file, which is not among sinks" }}
+{{- end }}
+{{- if and .Values.networkPolicy.from (not .Values.networkPolicy.enabled) }}
+{{- fail "networkPolicy.from is of the NetworkPolicy that networkPolicy.enabled makes: set that to true" }}
 {{- end }}
 {{- with .Values.config }}
 {{- if and (not .configMap) (or (and .key (ne .key "config.yaml")) .intelNamesKey) }}
@@ -88,6 +96,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- if and .Values.policy.create (include "gpu-labeller.usesAPI" .) (not (include "gpu-labeller.hasPolicies" .)) }}
 {{- fail (printf "policy.create needs Kubernetes 1.30 (ValidatingAdmissionPolicy), and this is %s: set policy.create=false, with which every agent's token can change every Node of the cluster; or sinks={feature-file}, with which the agents have no rights" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if and .Values.flowSchema.enabled (not (include "gpu-labeller.hasFlowControl" .)) }}
+{{- fail (printf "flowSchema.enabled needs Kubernetes 1.29 (flowcontrol.apiserver.k8s.io/v1), and this is %s: set flowSchema.enabled=false, with which the agents share the priority level workload-low with other ServiceAccounts" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- end }}
 
