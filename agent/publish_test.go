@@ -72,26 +72,47 @@ func TestLabelRemovedByOthers(t *testing.T) {
 	})
 }
 
-// A sink that cannot watch is looked at every ten intervals.
+// A sink that cannot watch is looked at every interval, and every ten minutes at
+// least.
 func TestResync(t *testing.T) {
-	virtual(t, oneA100, func(b *bench) {
-		s := &telling{sink{name: "s"}}
-		b.start(nil, s)
-		b.after(5 * time.Minute)
-		n := s.count()
-		b.after(10 * time.Hour)
-		if calls := s.count() - n; calls < 55 || calls > 66 {
-			b.Errorf("%d calls in ten hours", calls)
-		}
-	})
+	for _, tt := range []struct{ interval, resync time.Duration }{
+		{time.Second, time.Second},
+		{10 * time.Second, 10 * time.Second},
+		{time.Minute, time.Minute},
+		{DefaultInterval, 10 * time.Minute},
+		{24 * time.Hour, 10 * time.Minute},
+	} {
+		t.Run(tt.interval.String(), func(t *testing.T) {
+			virtual(t, oneA100, func(b *bench) {
+				s := &telling{sink{name: "s"}}
+				b.start(func(c *Config) { c.Interval = tt.interval }, s)
+				b.after(5 * time.Minute)
+				n := s.count()
+				b.after(60 * tt.resync)
+				if calls := s.count() - n; calls < 55 || calls > 66 {
+					b.Errorf("%d calls in %v", calls, 60*tt.resync)
+				}
+				right := s.set()
+				s.mu.Lock()
+				s.has = labels.Set{}
+				s.mu.Unlock()
+				b.after(tt.resync + tt.resync/10)
+				if got := s.set(); !maps.Equal(got, right) {
+					b.Errorf("after %v there are %d labels, want %d", tt.resync, len(got), len(right))
+				}
+			})
+		})
+	}
 }
+
+func everyTenMinutes(c *Config) { c.Resync = LongestResync }
 
 // After a write without an answer it is looked at again soon, for that may be
 // carried out late, and then as ever.
 func TestResyncAfterAnUnansweredWrite(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		s := &telling{sink{name: "s"}}
-		b.start(nil, s)
+		b.start(everyTenMinutes, s)
 		b.after(time.Hour)
 		s.onPublish(func(context.Context, int) error { return &publish.UnansweredError{Err: context.DeadlineExceeded} })
 		b.good(gpu("0000:1f:00.0", "NVIDIA H100"))
@@ -125,7 +146,7 @@ func (s *unwatchable) Watch(context.Context, func()) error {
 func TestWatchForbidden(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		s := &unwatchable{telling{sink{name: "s"}}}
-		b.start(nil, s)
+		b.start(everyTenMinutes, s)
 		b.after(5 * time.Minute)
 		n := s.count()
 		b.after(10 * time.Hour)

@@ -160,10 +160,6 @@ func (g *gfd) unread() (*gfdSettings, error) {
 	return settings, nil
 }
 
-// longestResync is how long labels that others changed, or a feature file that is
-// gone, wait to be put right, where the sleep interval is longer.
-const longestResync = 10 * time.Minute
-
 // label runs the agent until ctx is done, or until a new configuration wants
 // another one.
 func (g *gfd) label(all context.Context, hangups <-chan os.Signal) error {
@@ -179,7 +175,6 @@ func (g *gfd) label(all context.Context, hangups <-chan os.Signal) error {
 		Options:   settings.options(g.start),
 		Sinks:     []publish.Sink{out.sink},
 		Interval:  settings.interval(),
-		Resync:    min(settings.interval(), longestResync),
 		ScanLimit: nvml.DefaultTimeout + 10*time.Second,
 		Reload: func() (labels.Options, error) {
 			fresh, err := g.load()
