@@ -95,7 +95,7 @@ Exit codes:
 	cmd.SetFlagErrorFunc(cli.UsageFlags)
 	persistent := cmd.PersistentFlags()
 	f.config.AddFlags(persistent)
-	persistent.VarP(&f.output, "output", "o", "output format: table, json or yaml")
+	persistent.VarP(&f.output, "output", "o", "output format: table, json or yaml; of the command nodes also wide")
 	persistent.StringVar(&f.objects, "objects", "", "read the cluster from a `FILE` of objects, as kubectl get -o yaml prints them, instead of from the API server; - is standard input")
 	f.completeFlags(cmd)
 	cmd.AddCommand(newExplainCommand(&f), newNodesCommand(&f), newSuggestCommand(&f), cli.NewVersionCommand())
