@@ -37,9 +37,10 @@ func isGFD(argv0 string) bool { return filepath.Base(argv0) == gfdName }
 
 func newGFDCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:                "gfd [flags]",
-		Short:              "Do as NVIDIA's GPU Feature Discovery does, with its flags and labels",
-		Long:               "gfd is what the program does when it is installed, or linked, under the name " + gfdName + ".",
+		Use:   "gfd [flags]",
+		Short: "Do as NVIDIA's GPU Feature Discovery does, with its flags and labels",
+		Long: `gfd is what the program does when it is installed, or linked, under the name
+` + gfdName + `.`,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if code := runGFD(args, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {

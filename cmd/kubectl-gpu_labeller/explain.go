@@ -27,18 +27,18 @@ func newExplainCommand(f *flags) *cobra.Command {
 		Use:   "explain (POD | NAMESPACE/POD | KIND/NAME | -f FILE)",
 		Short: "Say where a pod fits, and why it is pending",
 		Long: `explain says for each node whether the scheduler would put a pod there: whether
-node selector, affinity, taints, resources and device claims (DRA) hold, who holds
-the GPUs, and how close the closest node comes. The pod is one of the cluster, or
-that of a file that need not be there yet: a Pod, or what makes pods (Deployment,
-StatefulSet, DaemonSet, ReplicaSet, Job, CronJob). Of what makes pods one pod is
-looked at: one that is pending, else one that it would make, with how many fit. What the
-API server would refuse of a file is an error.
+node selector, affinity, taints, resources and device claims (DRA) hold, who
+holds the GPUs, and how close the closest node comes. The pod is one of the
+cluster, or that of a file that need not be there yet: a Pod, or what makes pods
+(Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob). Of what makes
+pods one pod is looked at: one that is pending, else one that it would make,
+with how many fit. What the API server would refuse of a file is an error.
 
 Of a pod that is there, what the scheduler says of it comes first.
 
 It asks the scheduler's own libraries. Host ports, volumes, topology spread and
-affinity to other pods are not checked; it says so when the pod has them. To a pod
-of a file no LimitRange, RuntimeClass or PriorityClass is applied.
+affinity to other pods are not checked; it says so when the pod has them. To a
+pod of a file no LimitRange, RuntimeClass or PriorityClass is applied.
 
 Exit codes:
   0  the pod fits, has its node, or has ended
