@@ -105,6 +105,96 @@ func TestResync(t *testing.T) {
 	}
 }
 
+// mending is a sink that tells what it puts right.
+type mending struct {
+	*watching
+	last labels.Set
+	keys []string
+}
+
+func (s *mending) Publish(ctx context.Context, set labels.Set) error {
+	found := s.set()
+	s.keys = nil
+	for key := range s.last {
+		if _, there := found[key]; !there && set[key] == s.last[key] {
+			s.keys = append(s.keys, key)
+		}
+	}
+	s.last = maps.Clone(set)
+	return s.watching.Publish(ctx, set)
+}
+
+func (s *mending) Repaired() (keys []string, done bool) { return s.keys, len(s.keys) > 0 }
+
+// lose has somebody else remove labels.
+func (s *mending) lose(keys ...string) {
+	s.mu.Lock()
+	for _, key := range keys {
+		delete(s.has, key)
+	}
+	s.mu.Unlock()
+	s.notify <- struct{}{}
+}
+
+// The log tells at once of labels that others removed, and of a fight every ten
+// minutes.
+func TestRepairsAreLogged(t *testing.T) {
+	const line = "level=INFO msg=\"labels were removed or changed, and are put right\" sink=s"
+	virtual(t, oneA100, func(b *bench) {
+		s := &mending{watching: newWatching("s")}
+		b.start(nil, s)
+		b.after(10 * time.Minute)
+		b.wantLog(0, line)
+		s.lose(product)
+		b.after(time.Second)
+		b.wantLog(1, line+" times=1 labels=1 keys=[nvidia.com/gpu.product]")
+
+		for range 2 {
+			s.lose("nvidia.com/gpu.count")
+			b.after(2 * time.Minute)
+			s.lose(product)
+			b.after(2 * time.Minute)
+		}
+		b.wantLog(1, line)
+		b.after(2 * time.Minute)
+		b.wantLog(1, line+" times=4 labels=2 keys=\"[nvidia.com/gpu.count nvidia.com/gpu.product]\"")
+		b.after(15 * time.Minute)
+		b.wantLog(2, line)
+
+		s.spoil()
+		b.after(time.Minute)
+		b.wantLog(1, line+" times=1 labels=37 keys=\"[feature.node.kubernetes.io/pci-0302_10de.present ")
+		b.wantLog(1, " 27 more]")
+		s.lose(product) // the agent ends before the time has come
+		b.after(2 * time.Minute)
+		b.wantLog(3, line)
+		b.stop()
+		b.wantLog(4, line)
+	})
+}
+
+// What a look finds that no watch told of is counted as what a watch tells.
+func TestRepairsAreCounted(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &mending{watching: newWatching("s")}
+		deaf := struct {
+			publish.Sink
+			Publisher
+			Repairer
+		}{s, s, s} // without Watch
+		a := b.start(nil, deaf)
+		b.after(10 * time.Minute)
+		s.mu.Lock()
+		delete(s.has, product)
+		s.mu.Unlock()
+		b.after(2 * time.Minute)
+		b.wantLog(1, "are put right")
+		if got := a.metrics.moved.values["s"]; got != 1 {
+			b.Errorf("counted %v times, want 1", got)
+		}
+	})
+}
+
 func everyTenMinutes(c *Config) { c.Resync = LongestResync }
 
 // After a write without an answer it is looked at again soon, for that may be
@@ -259,6 +349,9 @@ var (
 	_ Publisher = (*publish.NodeFeature)(nil)
 	_ Publisher = (*publish.FeatureFile)(nil)
 	_ Watcher   = (*publish.Node)(nil)
+	_ Repairer  = (*publish.Node)(nil)
+	_ Repairer  = (*publish.FeatureFile)(nil)
+	_ Repairer  = (*publish.NodeFeature)(nil)
 	_ Toucher   = (*publish.FeatureFile)(nil)
 )
 
