@@ -40,6 +40,10 @@ const (
 // longest bounds the times that are computed with multiples of.
 const longest = 10 * 365 * 24 * time.Hour
 
+// LongestResync is how long labels that nobody watches wait to be looked at, where
+// Config.Interval is longer.
+const LongestResync = 10 * time.Minute
+
 // Config is what an Agent needs. The zero value of a field is its default.
 type Config struct {
 	// Host is scanned, with NVML and, to be quick, without. Its Class is set
@@ -62,7 +66,8 @@ type Config struct {
 	ScanLimit time.Duration
 	// Resync is how often a sink that cannot watch, or whose watch fails, is
 	// given labels that have not changed, so that it can see whether they are
-	// still there, and renew an expiry. Default ten intervals, ten minutes at most.
+	// still there, and renew an expiry; a tenth more or less. Default Interval, and
+	// LongestResync at most.
 	Resync time.Duration
 
 	// Reload gives new options, when Agent.Reload is called or ConfigFile
@@ -135,7 +140,7 @@ func New(config Config) *Agent {
 	setDefault(&config.Poll, DefaultPoll)
 	setDefault(&config.ScanLimit, DefaultScanLimit)
 	config.Interval, config.ScanLimit = min(config.Interval, longest), min(config.ScanLimit, longest)
-	setDefault(&config.Resync, min(10*config.Interval, 10*time.Minute))
+	setDefault(&config.Resync, min(config.Interval, LongestResync))
 	if config.Logger == nil {
 		config.Logger = slog.Default()
 	}

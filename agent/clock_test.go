@@ -25,7 +25,7 @@ func TestClockJumps(t *testing.T) {
 	<-done
 	p := a.publishers[0]
 	for name, at := range map[string]time.Time{
-		"the start": a.started.get(), "the next scan": a.due.get(), "the next resync": p.resyncAt, "the next repair": p.repairAt, "the next touch": p.touchAt,
+		"the start": a.started.get(), "the next scan": a.due.get(), "the next resync": p.resyncAt, "the next repair": p.repairAt, "the next touch": p.touchAt, "the next line about repairs": p.news.at,
 	} {
 		if !at.IsZero() && at == at.Round(0) {
 			t.Errorf("%s is %v: it goes by the time of day", name, at)

@@ -41,6 +41,12 @@ type Tainter interface {
 	PublishLabels(ctx context.Context, set labels.Set) error
 }
 
+// Repairer is a Sink that tells what the last Publish found otherwise than the one
+// before had left it, and put right: the keys of the labels, if it is those.
+type Repairer interface {
+	Repaired() (keys []string, done bool)
+}
+
 const (
 	// touchTime is when a sink is touched after a change; NFD's worker is deaf
 	// for a second.
@@ -62,6 +68,8 @@ const (
 	// that others keep changing.
 	repairFirst = time.Second
 	repairLast  = time.Minute
+	// repairNewsTime is the least time between two lines of the log about repairs.
+	repairNewsTime = 10 * time.Minute
 	// refusedFirst and refusedLast bound the time before a label that admission
 	// refused is tried again. All others are published.
 	refusedFirst = 10 * time.Second
@@ -121,6 +129,7 @@ type publisher struct {
 	refusedAt  time.Time       // when they are tried again; zero if there are none
 	taints     map[string]bool // left alone
 	watched    bool
+	news       repairNews
 }
 
 func newPublisher(a *Agent, sink publish.Sink) *publisher {
@@ -157,6 +166,7 @@ func (p *publisher) showing() (labels.Set, bool) {
 func (p *publisher) run(ctx context.Context) {
 	alarm := newAlarm()
 	defer alarm.Stop()
+	defer p.tellRepairs()
 	for ctx.Err() == nil {
 		p.mu.Lock()
 		o, changed := p.latest, p.changed
@@ -165,10 +175,16 @@ func (p *publisher) run(ctx context.Context) {
 		if left := time.Until(p.touchAt); !p.touchAt.IsZero() && (why == nothing || left < wait) {
 			why, wait = touch, left
 		}
+		if left := time.Until(p.news.at); p.news.times > 0 && (why == nothing || left < wait) {
+			why, wait = tell, left
+		}
 		switch {
 		case wait > 0 || why == nothing:
 		case why == touch:
 			p.touch()
+			continue
+		case why == tell:
+			p.tellRepairs()
 			continue
 		default:
 			p.publish(ctx, o, why)
@@ -196,6 +212,7 @@ const (
 	repair // the labels are not as the sink left them
 	resync
 	touch
+	tell // of repairs
 )
 
 // due tells what there is to do, and in how long.
@@ -260,6 +277,7 @@ func (p *publisher) publish(ctx context.Context, o *offer, why reason) {
 		put = sink.PublishLabels
 	}
 	err := put(limited, set)
+	p.lookForRepairs(why)
 	var conflict *publish.ConflictError
 	if err != nil && !errors.As(err, &conflict) {
 		p.fail(ctx, err)

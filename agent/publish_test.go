@@ -73,26 +73,137 @@ func TestLabelRemovedByOthers(t *testing.T) {
 	})
 }
 
-// A sink that cannot watch is looked at every ten intervals.
+// A sink that cannot watch is looked at every interval, and every ten minutes at
+// least.
 func TestResync(t *testing.T) {
+	for _, tt := range []struct{ interval, resync time.Duration }{
+		{time.Second, time.Second},
+		{10 * time.Second, 10 * time.Second},
+		{time.Minute, time.Minute},
+		{DefaultInterval, 10 * time.Minute},
+		{24 * time.Hour, 10 * time.Minute},
+	} {
+		t.Run(tt.interval.String(), func(t *testing.T) {
+			virtual(t, oneA100, func(b *bench) {
+				s := &telling{sink{name: "s"}}
+				b.start(func(c *Config) { c.Interval = tt.interval }, s)
+				b.after(5 * time.Minute)
+				n := s.count()
+				b.after(60 * tt.resync)
+				if calls := s.count() - n; calls < 55 || calls > 66 {
+					b.Errorf("%d calls in %v", calls, 60*tt.resync)
+				}
+				right := s.set()
+				s.mu.Lock()
+				s.has = labels.Set{}
+				s.mu.Unlock()
+				b.after(tt.resync + tt.resync/10)
+				if got := s.set(); !maps.Equal(got, right) {
+					b.Errorf("after %v there are %d labels, want %d", tt.resync, len(got), len(right))
+				}
+			})
+		})
+	}
+}
+
+// mending is a sink that tells what it puts right.
+type mending struct {
+	*watching
+	last labels.Set
+	keys []string
+}
+
+func (s *mending) Publish(ctx context.Context, set labels.Set) error {
+	found := s.set()
+	s.keys = nil
+	for key := range s.last {
+		if _, there := found[key]; !there && set[key] == s.last[key] {
+			s.keys = append(s.keys, key)
+		}
+	}
+	s.last = maps.Clone(set)
+	return s.watching.Publish(ctx, set)
+}
+
+func (s *mending) Repaired() (keys []string, done bool) { return s.keys, len(s.keys) > 0 }
+
+// lose has somebody else remove labels.
+func (s *mending) lose(keys ...string) {
+	s.mu.Lock()
+	for _, key := range keys {
+		delete(s.has, key)
+	}
+	s.mu.Unlock()
+	s.notify <- struct{}{}
+}
+
+// The log tells at once of labels that others removed, and of a fight every ten
+// minutes.
+func TestRepairsAreLogged(t *testing.T) {
+	const line = "level=INFO msg=\"labels were removed or changed, and are put right\" sink=s"
 	virtual(t, oneA100, func(b *bench) {
-		s := &telling{sink{name: "s"}}
+		s := &mending{watching: newWatching("s")}
 		b.start(nil, s)
-		b.after(5 * time.Minute)
-		n := s.count()
-		b.after(10 * time.Hour)
-		if calls := s.count() - n; calls < 55 || calls > 66 {
-			b.Errorf("%d calls in ten hours", calls)
+		b.after(10 * time.Minute)
+		b.wantLog(0, line)
+		s.lose(product)
+		b.after(time.Second)
+		b.wantLog(1, line+" times=1 labels=1 keys=[nvidia.com/gpu.product]")
+
+		for range 2 {
+			s.lose("nvidia.com/gpu.count")
+			b.after(2 * time.Minute)
+			s.lose(product)
+			b.after(2 * time.Minute)
+		}
+		b.wantLog(1, line)
+		b.after(2 * time.Minute)
+		b.wantLog(1, line+" times=4 labels=2 keys=\"[nvidia.com/gpu.count nvidia.com/gpu.product]\"")
+		b.after(15 * time.Minute)
+		b.wantLog(2, line)
+
+		s.spoil()
+		b.after(time.Minute)
+		b.wantLog(1, line+" times=1 labels=37 keys=\"[feature.node.kubernetes.io/pci-0302_10de.present ")
+		b.wantLog(1, " 27 more]")
+		s.lose(product) // the agent ends before the time has come
+		b.after(2 * time.Minute)
+		b.wantLog(3, line)
+		b.stop()
+		b.wantLog(4, line)
+	})
+}
+
+// What a look finds that no watch told of is counted as what a watch tells.
+func TestRepairsAreCounted(t *testing.T) {
+	virtual(t, oneA100, func(b *bench) {
+		s := &mending{watching: newWatching("s")}
+		deaf := struct {
+			publish.Sink
+			Publisher
+			Repairer
+		}{s, s, s} // without Watch
+		a := b.start(nil, deaf)
+		b.after(10 * time.Minute)
+		s.mu.Lock()
+		delete(s.has, product)
+		s.mu.Unlock()
+		b.after(2 * time.Minute)
+		b.wantLog(1, "are put right")
+		if got := a.metrics.moved.values["s"]; got != 1 {
+			b.Errorf("counted %v times, want 1", got)
 		}
 	})
 }
+
+func everyTenMinutes(c *Config) { c.Resync = LongestResync }
 
 // After a write without an answer it is looked at again soon, for that may be
 // carried out late, and then as ever.
 func TestResyncAfterAnUnansweredWrite(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		s := &telling{sink{name: "s"}}
-		b.start(nil, s)
+		b.start(everyTenMinutes, s)
 		b.after(time.Hour)
 		s.onPublish(func(context.Context, int) error { return &publish.UnansweredError{Err: context.DeadlineExceeded} })
 		b.good(gpu("0000:1f:00.0", "NVIDIA H100"))
@@ -126,7 +237,7 @@ func (s *unwatchable) Watch(context.Context, func()) error {
 func TestWatchForbidden(t *testing.T) {
 	virtual(t, oneA100, func(b *bench) {
 		s := &unwatchable{telling{sink{name: "s"}}}
-		b.start(nil, s)
+		b.start(everyTenMinutes, s)
 		b.after(5 * time.Minute)
 		n := s.count()
 		b.after(10 * time.Hour)
@@ -239,6 +350,9 @@ var (
 	_ Publisher = (*publish.NodeFeature)(nil)
 	_ Publisher = (*publish.FeatureFile)(nil)
 	_ Watcher   = (*publish.Node)(nil)
+	_ Repairer  = (*publish.Node)(nil)
+	_ Repairer  = (*publish.FeatureFile)(nil)
+	_ Repairer  = (*publish.NodeFeature)(nil)
 	_ Toucher   = (*publish.FeatureFile)(nil)
 )
 

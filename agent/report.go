@@ -175,6 +175,55 @@ func (p *publisher) reportTaints(err *publish.ConflictError, values map[string]f
 	p.taints = now
 }
 
+// repairNews is what the log does not tell yet of what others had changed.
+type repairNews struct {
+	at    time.Time // when it may tell again
+	times int
+	keys  map[string]bool
+}
+
+// lookForRepairs asks the sink what its last call, for that reason, put right. The log
+// tells at once of the first time, and of a fight now and then.
+func (p *publisher) lookForRepairs(why reason) {
+	sink, ok := p.sink.(Repairer)
+	if !ok {
+		return
+	}
+	keys, done := sink.Repaired()
+	if !done {
+		return
+	}
+	if why != repair && !p.watching.Load() { // else it was counted when it was noticed
+		p.metrics.moved.add(1, p.name)
+	}
+	p.news.times++
+	if p.news.keys == nil {
+		p.news.keys = map[string]bool{}
+	}
+	for _, key := range keys {
+		p.news.keys[key] = true
+	}
+	if !time.Now().Before(p.news.at) {
+		p.tellRepairs()
+	}
+}
+
+func (p *publisher) tellRepairs() {
+	if p.news.times == 0 {
+		return
+	}
+	attributes := []any{"sink", p.sink.String(), "times", p.news.times, "labels", len(p.news.keys)}
+	if keys := sorted(p.news.keys); len(keys) > 0 {
+		const most = 10
+		if more := len(keys) - most; more > 0 {
+			keys = append(keys[:most], fmt.Sprintf("%d more", more))
+		}
+		attributes = append(attributes, "keys", keys)
+	}
+	p.log.Info("labels were removed or changed, and are put right", attributes...)
+	p.news = repairNews{at: time.Now().Add(repairNewsTime)}
+}
+
 // few is how many labels are told by name in the log of every day.
 const few = 4
 

@@ -48,6 +48,9 @@ func TestFaultyClusters(t *testing.T) {
 		{name: "NodeNotReady", change: func(f *fake, _ *Config) {
 			f.node["status"].(object)["conditions"] = []object{{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."}}
 		}, want: []string{"components/node"}, check: "node", text: "Kubelet stopped"},
+		{name: "NodeNeverReady", change: func(f *fake, _ *Config) {
+			f.node["status"].(object)["conditions"] = []object{{"type": "MemoryPressure", "status": "False"}}
+		}, want: []string{"components/node"}, check: "node", text: "no condition Ready"},
 		{name: "NoSuchNode", change: func(_ *fake, c *Config) { c.Node = "node-b" }, want: []string{"components/node"}, check: "node", text: "--node-name"},
 		{name: "Cordoned", change: func(f *fake, _ *Config) { f.node["spec"].(object)["unschedulable"] = true }, check: "node", text: "cordoned"},
 		{name: "NoDevicePlugin", change: func(f *fake, _ *Config) { f.remove(plugin); f.unadvertise("nvidia.com/gpu") },

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpu-labeller/gpu-labeller/discover"
 	"github.com/gpu-labeller/gpu-labeller/dra"
+	"github.com/gpu-labeller/gpu-labeller/internal/readiness"
 )
 
 // componentsStep looks for what brings GPUs into a cluster. Of the many ways to
@@ -63,13 +64,15 @@ func componentsStep(h *host, k *state, no string) Step {
 // checkNode looks at the kubelet, which everything else here needs.
 func checkNode(n *node) Check {
 	c := Check{Name: "node", Result: OK, Text: "the Node is ready"}
-	for _, condition := range n.Status.Conditions {
-		if condition.Type == "Ready" && condition.Status != "True" {
-			c.Result = Fault
-			c.Text = "the Node is not ready"
-			c.Evidence = []string{strings.TrimSpace(condition.Reason + " " + condition.Message)}
-			c.Cure = "look at the kubelet's log on the node"
-		}
+	ready, why := readiness.Of(n.Status.Conditions, func(c condition) (string, string) { return c.Type, c.Status })
+	if !ready {
+		c.Result = Fault
+		c.Text = "the Node is not ready"
+		c.Evidence = []string{"the Node has no condition Ready: no kubelet has reported for it"}
+		c.Cure = "look at the kubelet's log on the node"
+	}
+	if !ready && why != nil {
+		c.Evidence = []string{strings.TrimSpace(why.Reason + " " + why.Message)}
 	}
 	if n.Spec.Unschedulable {
 		if c.Result == OK {

@@ -57,9 +57,17 @@ func (p *problem) devicesLacking(ctx context.Context, node *corev1.Node, todo []
 	}
 	if len(devices) == 0 {
 		r := Reason{Text: "no ResourceSlice offers devices of this node: does the DRA driver run there?", weight: outOfReach, never: true}
+		need := 0
+		for _, claim := range todo {
+			for _, r := range requestsOf(claim) {
+				if !r.alternative && !strings.Contains(r.class, "mig") { // of which a GPU may have several
+					need = max(need, r.count)
+				}
+			}
+		}
 		for _, vendor := range []fleet.Vendor{fleet.NVIDIA, fleet.AMD, fleet.Intel} {
 			if key, _ := gpuLabel(node, vendor); key != "" {
-				r.weight, r.never = notOffered, false
+				r.weight, r.never = notOffered, r.never && fewerByLabel(node, vendor, int64(need))
 			}
 		}
 		return []Reason{r}, nil

@@ -40,6 +40,13 @@ func node(name string, words ...string) *corev1.Node {
 	return n
 }
 
+// bare is a Node of which no kubelet has told.
+func bare(name string, words ...string) *corev1.Node {
+	n := node(name, words...)
+	n.Status = corev1.NodeStatus{}
+	return n
+}
+
 func quantities(words ...string) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for _, word := range words {
@@ -161,6 +168,10 @@ func TestMisses(t *testing.T) {
 		{"no device plugin on one of those without", []*corev1.Node{node("amd-0", "amd.com/gpu:8"), node("cpu-0"), node("node-a", gpu+":4", "cordoned"), node("rtx-0", "nvidia.com/gpu.count=2")}, nil, pod("p", gpu+":1"),
 			[]string{"resources: needs 1 nvidia.com/gpu; none of them offers it (rtx-0: by its label nvidia.com/gpu.count it has 2: does the device plugin run there?)",
 				"cordon: node-a is cordoned (kubectl uncordon node-a)"}},
+		{"no device plugin, and one has enough by its label", []*corev1.Node{node("rtx-0", "nvidia.com/gpu.count=1"), node("rtx-1", "nvidia.com/gpu.count=2")}, nil, pod("p", gpu+":2"),
+			[]string{"resources: needs 2 nvidia.com/gpu; no node offers it (rtx-1: by its label nvidia.com/gpu.count it has 2: does the device plugin run there?)"}},
+		{"no device plugin where there are too few, the others are in use", []*corev1.Node{a, node("rtx-0", "nvidia.com/gpu.count=1")}, []*corev1.Pod{on(pod("x", gpu+":4"), "node-a")}, pod("p", gpu+":2"),
+			[]string{"resources: needs 2 nvidia.com/gpu; 0 of 4 free on node-a: held by default/x (4)"}},
 		{"no device plugin on some, the others are in use", []*corev1.Node{a, node("rtx-0", "nvidia.com/gpu.count=2"), node("rtx-1", "nvidia.com/gpu.count=2")}, []*corev1.Pod{on(pod("x", gpu+":4"), "node-a")}, pod("p", gpu+":1"),
 			[]string{"resources: needs 1 nvidia.com/gpu; 0 of 4 free on node-a: held by default/x (4) (rtx-0 and rtx-1 have GPUs by their labels: does the device plugin run there?)"}},
 		{"AMD", []*corev1.Node{node("node-a", "amd.com/gpu:8")}, []*corev1.Pod{on(pod("x", "amd.com/gpu:8"), "node-a")}, pod("p", "amd.com/gpu:1"),
@@ -203,6 +214,7 @@ func TestMisses(t *testing.T) {
 // Node without such GPUs is near to nothing.
 func TestNearest(t *testing.T) {
 	const mig = "nvidia.com/mig-1g.5gb"
+	const count, own = "nvidia.com/gpu.count", fleet.OwnPrefix
 	cordonTaint := "!node.kubernetes.io/unschedulable:NoSchedule"
 	held := func(node, what string) []*corev1.Pod { return []*corev1.Pod{on(pod("x", what), node)} }
 	for _, test := range []struct {
@@ -224,6 +236,13 @@ func TestNearest(t *testing.T) {
 		{"spelt wrong", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("a", gpu+":4", "!x:NoSchedule"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", "nvidia.com/gpus:1"), ""},
 		{"nobody has such a thing", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("cpu-0")}, nil, pod("p", gpu+":1"), ""},
 		{"no device plugin", []*corev1.Node{node("amd-0", "amd.com/gpu:16"), node("rtx-0", "nvidia.com/gpu.count=1")}, nil, pod("p", gpu+":1"), "rtx-0"},
+		{"no device plugin, and too few by the label", []*corev1.Node{bare("rtx-0", count+"=1"), bare("rtx-1", own+"vendor.nvidia.count=1")}, nil, pod("p", gpu+":2"), ""},
+		{"no device plugin, and enough by the label of one", []*corev1.Node{bare("rtx-0", count+"=1"), bare("rtx-1", count+"=2")}, nil, pod("p", gpu+":2"), "rtx-1"},
+		{"no device plugin, too few, and one in use", []*corev1.Node{node("a", gpu+":2"), bare("rtx-0", count+"=1")}, held("a", gpu+":2"), pod("p", gpu+":2"), "a"},
+		{"no device plugin, shared", []*corev1.Node{bare("rtx-0", count+"=1"), bare("rtx-1", count+"=1", "nvidia.com/gpu.replicas=4")}, nil, pod("p", gpu+":2"), "rtx-1"},
+		{"no device plugin, MIG devices as GPUs", []*corev1.Node{bare("rtx-0", own+"vendor.nvidia.count=1", own+"mig.devices=7")}, nil, pod("p", gpu+":2"), "rtx-0"},
+		{"no device plugin, partitioned", []*corev1.Node{bare("amd-0", "amd.com/gpu.count=1", "amd.com/gpu.compute-memory-partition=spx_nps1"), bare("amd-1", "amd.com/gpu.count=1", "amd.com/gpu.compute-memory-partition=cpx_nps4")}, nil, pod("p", "amd.com/gpu:2"), "amd-1"},
+		{"no device plugin, and a label that is no number", []*corev1.Node{bare("rtx-0", count+"=some")}, nil, pod("p", gpu+":2"), "rtx-0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r, err := Explain(t.Context(), &fleet.Cluster{Nodes: test.nodes, Pods: test.pods}, test.pod)

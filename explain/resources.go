@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,8 +121,9 @@ func (s shortage) never() bool {
 		return false
 	}
 	_, name, _ := strings.Cut(string(s.resource), "/")
-	usual := name == "gpu" || fleet.ResourceVendor(s.resource) == fleet.Intel
-	return s.absence() != notOffered || !usual
+	vendor := fleet.ResourceVendor(s.resource)
+	usual := name == "gpu" || vendor == fleet.Intel
+	return s.absence() != notOffered || !usual || fewerByLabel(s.node, vendor, s.need)
 }
 
 // absence is how far a Node is that does not offer the resource at all.
@@ -234,13 +236,38 @@ func gpuLabel(node *corev1.Node, vendor fleet.Vendor) (key, n string) {
 	return "", ""
 }
 
+// fewerByLabel tells that a Node which offers no GPUs of a vendor would offer fewer
+// than a pod needs. Those that are shared or partitioned count as often as they may
+// be offered, and where the labels do not say how often, nothing is known.
+func fewerByLabel(node *corev1.Node, vendor fleet.Vendor, need int64) bool {
+	number := func(key string) int64 {
+		n, err := strconv.ParseInt(node.Labels[key], 10, 64)
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	key, _ := gpuLabel(node, vendor)
+	most := number(key)
+	switch vendor {
+	case fleet.NVIDIA:
+		most = max(most, number("nvidia.com/gpu.count"), number(fleet.OwnPrefix+"mig.devices")) * max(1, number("nvidia.com/gpu.replicas"))
+	case fleet.AMD:
+		mode := node.Labels["amd.com/gpu.compute-memory-partition"]
+		if mode != "" && !strings.HasPrefix(mode, "spx") || mode == "" && node.Labels["amd.com/gpu.compute-partitioning-supported"] == "true" {
+			return false
+		}
+	}
+	return most > 0 && most < need
+}
+
 // idleGPUs says which Nodes have GPUs that nobody can ask for, as far as labels
 // and capacity tell: that is a way to more.
 func idleGPUs(short []shortage) string {
 	var unhealthy, unoffered []shortage
 	for _, s := range short {
 		vendor := fleet.ResourceVendor(s.resource)
-		if s.total > 0 || vendor == "" {
+		if s.total > 0 || vendor == "" || s.never() {
 			continue
 		}
 		key, _ := gpuLabel(s.node, vendor)
@@ -370,10 +397,20 @@ func (p *problem) missingResource(name corev1.ResourceName) string {
 	if all = slices.Compact(all); len(all) > 0 {
 		return "nodes offer " + some(all) + ": ask for that instead"
 	}
+	need := fleet.Amount(name, p.requests[name])
+	few := ""
 	for _, node := range p.nodes {
-		if hint := (shortage{resource: name, node: node}).hint(); hint != "" {
+		s := shortage{resource: name, node: node, need: need}
+		switch hint := s.hint(); {
+		case hint == "":
+		case !s.never():
 			return node.Name + ": " + hint
+		case few == "":
+			few = node.Name + ": " + hint
 		}
+	}
+	if few != "" {
+		return few
 	}
 	return "does the device plugin run on the nodes with GPUs?"
 }

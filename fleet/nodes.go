@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-labeller/gpu-labeller/internal/readiness"
 )
 
 // GPUs is the GPUs that a Node has of one vendor, as far as its labels, its
@@ -173,12 +175,8 @@ func number(s string) int64 {
 }
 
 func ready(node *corev1.Node) bool {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	is, _ := readiness.Of(node.Status.Conditions, func(c corev1.NodeCondition) (string, string) { return string(c.Type), string(c.Status) })
+	return is
 }
 
 // offers is what device plugins offer.

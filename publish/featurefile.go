@@ -45,7 +45,8 @@ type FeatureFile struct {
 	// when half of it is over, so it must be called more often than that.
 	Expiry time.Duration
 
-	swept bool // what an earlier process may have left
+	swept  bool // what an earlier process may have left
+	repair repair
 
 	now  func() time.Time  // for tests
 	step func(step string) // for tests: called after each step of a write
@@ -60,19 +61,23 @@ func (f *FeatureFile) Publish(ctx context.Context, set labels.Set) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%v: %w", f, err)
 	}
-	if err := f.publish(set); err != nil {
+	f.repair.begin()
+	found, more, err := f.publish(set)
+	if err != nil {
 		return fmt.Errorf("%v: %w", f, err)
 	}
+	f.repair.finish(found, set, more)
 	return nil
 }
 
-func (f *FeatureFile) publish(set labels.Set) error {
+// publish gives what the file said, and whether more in it was changed than that.
+func (f *FeatureFile) publish(set labels.Set) (found labels.Set, more bool, err error) {
 	dir, err := f.openFolder()
 	if err != nil {
 		if len(set) == 0 && errors.Is(err, ErrNoFolder) {
-			return nil
+			return nil, false, nil
 		}
-		return err
+		return nil, false, err
 	}
 	defer dir.Close()
 	if !f.swept {
@@ -82,10 +87,10 @@ func (f *FeatureFile) publish(set labels.Set) error {
 		f.swept = true
 	}
 	if len(set) == 0 {
-		return f.remove(dir)
+		return nil, false, f.remove(dir)
 	}
 	if err := checkLines(set); err != nil {
-		return err
+		return nil, false, err
 	}
 	var expiry time.Time
 	if f.Expiry != 0 {
@@ -93,12 +98,17 @@ func (f *FeatureFile) publish(set labels.Set) error {
 	}
 	content := render(set, expiry)
 	if len(content) > maxFeatureFile {
-		return fmt.Errorf("%d labels make %d bytes: %w", len(set), len(content), ErrTooLarge)
+		return nil, false, fmt.Errorf("%d labels make %d bytes: %w", len(set), len(content), ErrTooLarge)
 	}
-	if f.unchanged(dir, set) {
-		return nil
+	old, err := f.read(dir, 0o644)
+	if err != nil { // what cannot be read is to be replaced
+		return nil, false, f.replace(dir, content)
 	}
-	return f.replace(dir, content)
+	if f.says(old, set) {
+		return set, false, nil
+	}
+	more = !bytes.Equal(old, render(f.repair.left, expiryIn(old)))
+	return parse(old), more, f.replace(dir, content)
 }
 
 // Touch changes the file's times, if there is one, and nothing else. Called more
@@ -135,13 +145,9 @@ func (f *FeatureFile) openFolder() (*os.Root, error) {
 	return dir, err
 }
 
-// unchanged reports whether the file says set already, with enough time left.
-// What cannot be read is to be replaced.
-func (f *FeatureFile) unchanged(dir *os.Root, set labels.Set) bool {
-	old, err := f.read(dir, 0o644)
-	if err != nil {
-		return false
-	}
+// says reports whether the file, as it was read, says set already, with enough time
+// left.
+func (f *FeatureFile) says(old []byte, set labels.Set) bool {
 	expiry := expiryIn(old)
 	return bytes.Equal(old, render(set, expiry)) && f.fresh(expiry)
 }

@@ -73,6 +73,7 @@ type Node struct {
 	dropped map[string]bool
 	taken   map[Conflict]bool
 	partial bool // want is not all that will be wanted
+	repair  repair
 	rivalry rivalry
 }
 
@@ -122,6 +123,7 @@ func (n *Node) put(ctx context.Context, set labels.Set, taint, partial bool) err
 	n.mu.Lock() // Watch waits, and then sees what we left
 	defer n.mu.Unlock()
 	n.partial, n.dryRuns = partial, 0
+	n.repair.begin()
 	changed, last := n.want == nil || !maps.Equal(n.want, set), n.last
 	n.want = labels.Set{}
 	maps.Copy(n.want, set)
@@ -171,6 +173,7 @@ func (n *Node) publish(ctx context.Context, set labels.Set, last outcome, change
 		who := labelOwners(&live.ObjectMeta, n.manager())
 		if !p.write {
 			n.remember(nil)
+			n.repair.finish(live.Labels, p.apply, false)
 			return outcome{uid: live.UID, version: live.ResourceVersion, at: time.Now(), applied: who.applied, plan: p}, nil
 		}
 		if !changed && live.UID == last.uid && another(live, who, last) && !n.rivalry.found(live, who) && n.rivalry.yield(time.Now()) {
@@ -180,6 +183,9 @@ func (n *Node) publish(ctx context.Context, set labels.Set, last outcome, change
 		left, err := n.carryOut(ctx, live, set, p)
 		if errors.Is(err, errOvertaken) && try < overtakenTries {
 			continue
+		}
+		if err == nil {
+			n.repair.finish(live.Labels, left.plan.apply, false)
 		}
 		return left, err
 	}

@@ -37,7 +37,8 @@ type NodeFeature struct {
 	// The labels do not wait for it longer than ownersTime.
 	AskOwners func(context.Context) ([]metav1.OwnerReference, error)
 
-	asked bool // AskOwners has answered
+	asked  bool // AskOwners has answered
+	repair repair
 
 	// Instead is the end of errors that say that NFD is no way, with another one:
 	// "; or write a file". Empty for none.
@@ -96,34 +97,53 @@ func (n *NodeFeature) publish(ctx context.Context, set labels.Set) error {
 	if !asked && len(set) > 0 {
 		n.askOwners(ctx)
 	}
+	n.repair.begin()
 	for try := 1; ; try++ {
-		err := n.publishOnce(ctx, set, asked)
+		found, more, err := n.publishOnce(ctx, set, asked)
 		overtaken := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+		if err == nil {
+			n.repair.finish(found, set, more)
+		}
 		if !overtaken || try == 4 {
 			return err
 		}
 	}
 }
 
-// publishOnce may find that the owners were asked for too long ago (old).
-func (n *NodeFeature) publishOnce(ctx context.Context, set labels.Set, old bool) error {
+// publishOnce may find that the owners were asked for too long ago (old). It gives the
+// labels that the object had, and whether more in it was changed than those.
+func (n *NodeFeature) publishOnce(ctx context.Context, set labels.Set, old bool) (found labels.Set, more bool, err error) {
 	live, err := n.read(ctx)
 	switch {
 	case apierrors.IsNotFound(err):
 		if len(set) == 0 {
-			return nil
+			return nil, false, nil
 		}
 		want := n.want(&nodeFeature{}, set)
-		return n.create(ctx, want)
+		return nil, false, n.create(ctx, want)
 	case err != nil:
-		return err
+		return nil, false, err
 	case len(set) == 0:
-		return n.withdraw(ctx, live)
+		return nil, false, n.withdraw(ctx, live)
 	}
 	if old && len(n.Owners) > 0 && !sameOwners(live.OwnerReferences, n.Owners) {
 		n.askOwners(ctx)
 	}
-	return n.update(ctx, live, n.want(live, set))
+	want := n.want(live, set)
+	if !sameNodeFeature(live, want) {
+		more = live.Labels[nodeNameLabel] != n.NodeName || !live.Spec.Features.empty() || !within(live.Spec.Labels, n.repair.left)
+	}
+	return live.Spec.Labels, more, n.update(ctx, live, want)
+}
+
+// within tells that all keys of set are ones of other.
+func within(set, other map[string]string) bool {
+	for key := range set {
+		if _, ok := other[key]; !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // askOwners takes what AskOwners answers, if it does.

@@ -302,7 +302,7 @@ func (f *agentFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	f.sinkFlags.register(cmd)
 	fs.BoolVar(&f.forceNodeName, "force-node-name", false, "label --node-name although this host does not look like that Node; outside a pod, that is refused")
-	fs.DurationVar(&f.interval, "interval", agent.DefaultInterval, "time between two scans of a host that does not change, at most a minute for ten minutes after a change")
+	fs.DurationVar(&f.interval, "interval", agent.DefaultInterval, "time between two scans of a host that does not change, at most a minute for ten minutes after a change, and between two looks at the feature file or NodeFeature object, at most ten minutes")
 	fs.DurationVar(&f.poll, "poll", agent.DefaultPoll, "time between two looks at whether it changed; NVML is not asked for that")
 	fs.StringVar(&f.listen, "listen", listen, "address of /healthz, /readyz and /metrics, or off")
 	fs.Lookup("listen").DefValue = ":8080 in a pod, else off"
@@ -448,7 +448,8 @@ func runAgent(cmd *cobra.Command, f *flags) error {
 		Version:    cli.Version(release),
 	}
 	if f.agent.featureExpiry > 0 {
-		config.Resync = f.agent.featureExpiry / 4 // the file is renewed when half of it is over
+		// The file is renewed when half of it is over.
+		config.Resync = min(f.agent.featureExpiry/4, f.agent.interval, agent.LongestResync)
 	}
 	if s.client != nil {
 		config.Requests = s.client.Requests

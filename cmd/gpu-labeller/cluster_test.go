@@ -218,6 +218,12 @@ func TestAgentInCluster(t *testing.T) {
 	t.Run("a label that is removed or changed returns", func(t *testing.T) {
 		c.Kubectl("label", "node", "node-a", "nvidia.com/gpu.product-", "--field-manager=somebody")
 		eventually(t, c, "node-a", "nvidia.com/gpu.product", "NVIDIA-A100-SXM4-40GB")
+		const want = `msg="labels were removed or changed, and are put right" sink="Node \"node-a\"" times=1 labels=1 keys=[nvidia.com/gpu.product]`
+		for begin := time.Now(); !strings.Contains(agentA.String(), want); time.Sleep(100 * time.Millisecond) {
+			if time.Since(begin) > 10*time.Second {
+				t.Fatalf("the log does not tell of it:\n%s", agentA)
+			}
+		}
 	})
 	t.Run("a label that is given another value is left alone until it is removed", func(t *testing.T) {
 		c.Kubectl("label", "node", "node-a", "--overwrite", "nvidia.com/gpu.product=Fake")

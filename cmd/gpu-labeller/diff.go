@@ -49,14 +49,14 @@ has, and changes nothing. The Node's labels come from the API server; or from
 FILE (- for standard input), which holds a Node, NodeFeature or list of them as
 kubectl get -o json or -o yaml prints it, or key=value lines.
 
-It looks at all labels that would be published and all of ours that are there, and
-not at those under the same prefixes that belong to others (nvidia.com/gpu.deploy.*,
-gpu.present, …), nor at nvidia.com/gfd.timestamp. PCI labels are left to NFD where
-it labels the Node. --gfd looks at the keys of NVIDIA's GPU Feature Discovery alone,
---prefix at others.
+It looks at all labels that would be published and all of ours that are there,
+and not at those under the same prefixes that belong to others
+(nvidia.com/gpu.deploy.*, gpu.present, …), nor at nvidia.com/gfd.timestamp. PCI
+labels are left to NFD where it labels the Node. --gfd looks at the keys of
+NVIDIA's GPU Feature Discovery alone, --prefix at others.
 
-HERE is this host, or the one that --host or --root names, THERE the Node or FILE.
-Whether the host is the Node is not known: name the right one.
+HERE is this host, or the one that --host or --root names, THERE the Node or
+FILE. Whether the host is the Node is not known: name the right one.
 
 With --dra it compares the GPUs with the ResourceSlices of NVIDIA's DRA driver
 instead; FILE then holds what kubectl get resourceslices -o yaml prints.
@@ -70,7 +70,8 @@ Exit codes:
   gpu-labeller diff --node-name "$NODE_NAME"
 
   # With the labels of GFD's own file, and what GFD is configured with
-  gpu-labeller diff --gfd --mig-strategy=single /etc/kubernetes/node-feature-discovery/features.d/gfd
+  gpu-labeller diff --gfd --mig-strategy=single \
+    /etc/kubernetes/node-feature-discovery/features.d/gfd
 
   # With a Node that is seen from elsewhere, and a host that was recorded
   kubectl get node node-a -o json | gpu-labeller diff --host node-a.txtar -

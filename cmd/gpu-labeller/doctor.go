@@ -46,15 +46,15 @@ func newDoctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find out why pods get no GPU on this node",
 		Long: `doctor walks the way of a GPU to a pod, and stops blaming at the first link that
-is broken, where what is wrong after that may follow from it. Each finding has what
-was seen, and its cure.
+is broken, where what is wrong after that may follow from it. Each finding has
+what was seen, and its cure.
 
-  1  host           PCI, kernel driver, versions, device nodes, NVML, each GPU, MIG
-  2  components     container toolkit, runtime, CDI, device plugin, operator, NFD
-  3  discovery      the Node's labels against those that it should have
-  4  advertisement  what the kubelet and DRA advertise against the GPUs there are
-  5  scheduling     what keeps a pod from this Node (--pod)
-  6  runtime        nvidia-smi in a pod on this Node (--gpu-pod)
+  1 host           PCI, kernel driver, versions, device nodes, NVML, GPUs, MIG
+  2 components     container toolkit, runtime, CDI, device plugin, operator, NFD
+  3 discovery      the Node's labels against those that it should have
+  4 advertisement  what the kubelet and DRA advertise against the GPUs there are
+  5 scheduling     what keeps a pod from this Node (--pod)
+  6 runtime        nvidia-smi in a pod on this Node (--gpu-pod)
 
 Without a cluster it looks at the host. It changes nothing, but for the test pod
 of --gpu-pod, which it deletes again. A right that it lacks is named, and what
@@ -69,7 +69,7 @@ A pod that --pod names and that there is not is an error, code 1.`,
 		Example: `  # On a node, or in the agent's pod
   gpu-labeller doctor
 
-  # With the Node's side of it, and the host's files from a pod that has them at /host
+  # With the Node's side of it; and from a pod that has the host's files at /host
   gpu-labeller doctor --node-name node-a --kubeconfig ~/.kube/config
   gpu-labeller doctor --node-name "$NODE_NAME" --root /host --driver-root /host
 

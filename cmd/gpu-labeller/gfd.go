@@ -37,9 +37,10 @@ func isGFD(argv0 string) bool { return filepath.Base(argv0) == gfdName }
 
 func newGFDCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:                "gfd [flags]",
-		Short:              "Do as NVIDIA's GPU Feature Discovery does, with its flags and labels",
-		Long:               "gfd is what the program does when it is installed, or linked, under the name " + gfdName + ".",
+		Use:   "gfd [flags]",
+		Short: "Do as NVIDIA's GPU Feature Discovery does, with its flags and labels",
+		Long: `gfd is what the program does when it is installed, or linked, under the name
+` + gfdName + `.`,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if code := runGFD(args, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
@@ -160,10 +161,6 @@ func (g *gfd) unread() (*gfdSettings, error) {
 	return settings, nil
 }
 
-// longestResync is how long labels that others changed, or a feature file that is
-// gone, wait to be put right, where the sleep interval is longer.
-const longestResync = 10 * time.Minute
-
 // label runs the agent until ctx is done, or until a new configuration wants
 // another one.
 func (g *gfd) label(all context.Context, hangups <-chan os.Signal) error {
@@ -179,7 +176,6 @@ func (g *gfd) label(all context.Context, hangups <-chan os.Signal) error {
 		Options:   settings.options(g.start),
 		Sinks:     []publish.Sink{out.sink},
 		Interval:  settings.interval(),
-		Resync:    min(settings.interval(), longestResync),
 		ScanLimit: nvml.DefaultTimeout + 10*time.Second,
 		Reload: func() (labels.Options, error) {
 			fresh, err := g.load()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpu-labeller/gpu-labeller/config"
 	"github.com/gpu-labeller/gpu-labeller/discover"
+	"github.com/gpu-labeller/gpu-labeller/internal/cli"
 )
 
 // gfdFlags are the flags of GPU Feature Discovery v0.20, read as it reads them:
@@ -208,9 +209,9 @@ func (f *gfdFlags) fromEnvironment(g gfdFlag, lookup func(string) (string, bool)
 
 // writeGFDUsage is --help.
 func writeGFDUsage(w io.Writer) {
-	fmt.Fprint(w, `gpu-feature-discovery labels the node's NVIDIA GPUs. It is gpu-labeller under that
-name, with the command line, the environment and the labels of NVIDIA's GPU Feature
-Discovery (GFD) v0.20.
+	fmt.Fprint(w, `gpu-feature-discovery labels the node's NVIDIA GPUs. It is gpu-labeller under
+that name, with the command line, the environment and the labels of NVIDIA's GPU
+Feature Discovery (GFD) v0.20.
 
 Usage:
   gpu-feature-discovery [flags]
@@ -222,13 +223,19 @@ Flags, with their environment variables and defaults:
 		for _, alias := range g.aliases {
 			names += ", -" + strings.Repeat("-", min(1, len(alias)-1)) + alias
 		}
-		fmt.Fprintf(w, "  %s\n      %s", names, g.usage)
+		vars := ""
 		if len(g.vars) > 0 {
-			fmt.Fprintf(w, " [$%s]", strings.Join(g.vars, ", $"))
+			vars = " [$" + strings.Join(g.vars, ", $") + "]"
 		}
 		if g.value.initial != "" && len(g.vars) > 0 {
-			fmt.Fprintf(w, " (%s)", g.value.initial)
+			vars += " (" + g.value.initial + ")"
 		}
-		fmt.Fprintln(w)
+		const width, indent = 80, 6
+		fmt.Fprintln(w, "  "+names)
+		lines := cli.Wrap(g.usage+vars, width, indent, indent)
+		if len(lines) > 1 && vars != "" { // which stay together
+			lines = append(cli.Wrap(g.usage, width, indent, indent), cli.Wrap(vars, width, indent, indent)...)
+		}
+		fmt.Fprintln(w, strings.Join(lines, "\n"))
 	}
 }

@@ -4,24 +4,36 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// TestGFDResync removes and changes the feature file under GFD's name: it is put
-// right within the sleep interval, as GFD does.
-func TestGFDResync(t *testing.T) {
+// TestResync removes and changes the feature file: it is put right within the
+// interval, whatever its expiry; under GFD's name within the sleep interval, as GFD
+// does.
+func TestResync(t *testing.T) {
+	for name, args := range map[string][]string{
+		"our name":               {"gpu-labeller", "--sink=feature-file", "--interval=1s", "--feature-file"},
+		"our name and an expiry": {"gpu-labeller", "--sink=feature-file", "--interval=1s", "--feature-file-expiry=5m", "--feature-file"},
+		"GFD's name":             {gfdName, "--use-node-feature-api=false", "--sleep-interval=1s", "--output-file"},
+	} {
+		t.Run(name, func(t *testing.T) { testResync(t, args) })
+	}
+}
+
+func testResync(t *testing.T, args []string) {
 	m := newMachine(t, h200, "0000:10:00.0")
 	file := filepath.Join(t.TempDir(), "gfd")
 	p := command(t)
-	p.cmd.Args = []string{gfdName, "--use-node-feature-api=false", "--sleep-interval=1s", "--output-file=" + file, "--root=" + m.root}
+	p.cmd.Args = append(slices.Clone(args), file, "--root="+m.root)
 	p.cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(m.driver, "usr/lib64"))
 	begin(t, p)
 	right := func(what string) {
 		t.Helper()
-		for range 100 {
+		for range 80 {
 			content, _ := os.ReadFile(file)
 			if strings.Contains(string(content), "nvidia.com/gpu.product=NVIDIA-H200\n") && !strings.Contains(string(content), "foreign") {
 				return

@@ -23,8 +23,8 @@ func newSnapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot FILE.txtar",
 		Short: "Record what a scan reads of this host, for replay elsewhere",
-		Long: `snapshot records what a scan of this host reads: the PCI functions in sysfs,
-the driver's version in procfs, and what NVML answers. Replaying it with --print
+		Long: `snapshot records what a scan of this host reads: the PCI functions in sysfs, the
+driver's version in procfs, and what NVML answers. Replaying it with --print
 --host gives the labels that the host itself would get.
 
 The file is text, made to be read before it is sent. It holds no serial number,
@@ -32,8 +32,8 @@ and GPU UUIDs are replaced; the UUID of an NVLink cluster, which is part of a
 label, stays. FILE may be - for standard output.
 
 With --unpack it does the contrary: it writes a recorded host's sys, proc and
-nvml.yaml, what NVML answered, into the folder DIR, for --root. There they can be
-changed, also while an agent runs on them.`,
+nvml.yaml, what NVML answered, into the folder DIR, for --root. There they can
+be changed, also while an agent runs on them.`,
 		Example: `  gpu-labeller snapshot node-a.txtar
   gpu-labeller --print --host node-a.txtar
 

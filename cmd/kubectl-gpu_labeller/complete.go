@@ -18,7 +18,13 @@ const noFiles = cobra.ShellCompDirectiveNoFileComp
 // completeFlags completes the values of flags that kubectl completes, too.
 func (f *flags) completeFlags(cmd *cobra.Command) {
 	// The errors are of flags that do not exist: these do.
-	_ = cmd.RegisterFlagCompletionFunc("output", f.output.Complete)
+	_ = cmd.RegisterFlagCompletionFunc("output", func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		words, directive := f.output.Complete(cmd, args, prefix)
+		if cmd.Name() == "nodes" {
+			words = append(slices.Clone(words), wide)
+		}
+		return words, directive
+	})
 	_ = cmd.RegisterFlagCompletionFunc("namespace", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return f.names(cmd, prefix, func(ctx context.Context, r *reader) (names []string) {
 			if l, err := r.core.Namespaces().List(ctx, metav1.ListOptions{}); err == nil {

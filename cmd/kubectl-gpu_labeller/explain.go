@@ -27,18 +27,18 @@ func newExplainCommand(f *flags) *cobra.Command {
 		Use:   "explain (POD | NAMESPACE/POD | KIND/NAME | -f FILE)",
 		Short: "Say where a pod fits, and why it is pending",
 		Long: `explain says for each node whether the scheduler would put a pod there: whether
-node selector, affinity, taints, resources and device claims (DRA) hold, who holds
-the GPUs, and how close the closest node comes. The pod is one of the cluster, or
-that of a file that need not be there yet: a Pod, or what makes pods (Deployment,
-StatefulSet, DaemonSet, ReplicaSet, Job, CronJob). Of what makes pods one pod is
-looked at: one that is pending, else one that it would make, with how many fit. What the
-API server would refuse of a file is an error.
+node selector, affinity, taints, resources and device claims (DRA) hold, who
+holds the GPUs, and how close the closest node comes. The pod is one of the
+cluster, or that of a file that need not be there yet: a Pod, or what makes pods
+(Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob). Of what makes
+pods one pod is looked at: one that is pending, else one that it would make,
+with how many fit. What the API server would refuse of a file is an error.
 
 Of a pod that is there, what the scheduler says of it comes first.
 
 It asks the scheduler's own libraries. Host ports, volumes, topology spread and
-affinity to other pods are not checked; it says so when the pod has them. To a pod
-of a file no LimitRange, RuntimeClass or PriorityClass is applied.
+affinity to other pods are not checked; it says so when the pod has them. To a
+pod of a file no LimitRange, RuntimeClass or PriorityClass is applied.
 
 Exit codes:
   0  the pod fits, has its node, or has ended
@@ -86,7 +86,7 @@ Of several pods in a file, the highest code.`,
 		},
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "explain the pods of a `FILE`; - is standard input")
-	cmd.Flags().BoolVar(&all, "all", false, fmt.Sprintf("show all nodes, not the %d that come closest", mostNodes))
+	cmd.Flags().BoolVar(&all, "all", false, fmt.Sprintf("show all nodes, not the %d that come closest, or the one that the pod has", mostNodes))
 	return cmd
 }
 
@@ -183,7 +183,7 @@ func writeExplanation(p page, r *explain.Result, s subject, all bool) {
 	}
 	if len(r.Nodes) > 0 && r.Verdict != explain.Ended {
 		fmt.Fprintln(p)
-		writeNodeChecks(p, r, all)
+		writeNodeChecks(p, r, all, s.pod.Spec.NodeName)
 	}
 	pending := r.Verdict == explain.Pending || r.Verdict == explain.Unknown
 	if pending && len(r.Misses) > 0 {
@@ -269,20 +269,24 @@ func where(nodes []string, of int) string {
 	}
 }
 
-// writeNodeChecks writes a row a Node. A check that no Node is asked has no
-// column.
-func writeNodeChecks(p page, r *explain.Result, all bool) {
+// writeNodeChecks writes a row a Node; of a pod that has its Node, that of this one.
+// A check that no Node is asked has no column.
+func writeNodeChecks(p page, r *explain.Result, all bool, its string) {
+	nodes := r.Nodes
+	if r.Verdict == explain.Bound && !all {
+		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n explain.Node) bool { return n.Name != its })
+	}
 	headings := map[explain.Check]string{
 		explain.NodeName: "NAME", explain.Cordon: "CORDON", explain.Taints: "TAINTS", explain.Selector: "SELECTOR",
 		explain.Affinity: "AFFINITY", explain.Resources: "RESOURCES", explain.Claims: "CLAIMS",
 	}
 	var checks []explain.Check
 	for _, check := range explain.Checks {
-		if slices.ContainsFunc(r.Nodes, func(n explain.Node) bool { return n.Checks[check] != explain.NotAsked }) {
+		if slices.ContainsFunc(nodes, func(n explain.Node) bool { return n.Checks[check] != explain.NotAsked }) {
 			checks = append(checks, check)
 		}
 	}
-	preferred := slices.ContainsFunc(r.Nodes, func(n explain.Node) bool { return n.Preference != 0 })
+	preferred := slices.ContainsFunc(nodes, func(n explain.Node) bool { return n.Preference != 0 })
 	row := []string{"NODE", "FITS"}
 	for _, check := range checks {
 		row = append(row, headings[check])
@@ -291,7 +295,7 @@ func writeNodeChecks(p page, r *explain.Result, all bool) {
 		row = append(row, "PREFERENCE")
 	}
 	rows := [][]string{row}
-	for _, n := range closest(r.Nodes, all) {
+	for _, n := range closest(nodes, all) {
 		row := []string{cli.Printable(n.Name), string(n.Fits)}
 		for _, check := range checks {
 			row = append(row, cell(n.Checks[check]))
@@ -313,7 +317,11 @@ func writeNodeChecks(p page, r *explain.Result, all bool) {
 		}
 		return map[string]string{"yes": good, "no": bad, "ok": good, "blocks": bad, "unknown": vague}[text]
 	})
-	if more := len(r.Nodes) - (len(rows) - 1); more > 0 {
+	switch more := len(r.Nodes) - (len(rows) - 1); {
+	case more == 0:
+	case r.Verdict == explain.Bound:
+		fmt.Fprintf(p, "… and %d more: --all shows them\n", more)
+	default:
 		fmt.Fprintf(p, "… and %d more, which come no closer: --all shows them\n", more)
 	}
 }

@@ -67,8 +67,8 @@ func newRootCommand() *cobra.Command {
 		Use:   "kubectl-gpu_labeller",
 		Short: "Show the GPUs of a cluster, and why a pod is pending",
 		Long: `Show the GPUs of a cluster, why a pod that wants some is pending, and what to
-write into a pod to get them. All commands read and change nothing. Where a right
-is lacking, what could not be read is named and the rest goes on.
+write into a pod to get them. All commands read and change nothing. Where a
+right is lacking, what could not be read is named and the rest goes on.
 
 kubectl completes kubectl gpu-labeller by a program in the PATH that is named
 kubectl_complete-gpu_labeller: a link of that name to this one.
@@ -95,7 +95,7 @@ Exit codes:
 	cmd.SetFlagErrorFunc(cli.UsageFlags)
 	persistent := cmd.PersistentFlags()
 	f.config.AddFlags(persistent)
-	persistent.VarP(&f.output, "output", "o", "output format: table, json or yaml")
+	persistent.VarP(&f.output, "output", "o", "output format: table, json or yaml; of the command nodes also wide")
 	persistent.StringVar(&f.objects, "objects", "", "read the cluster from a `FILE` of objects, as kubectl get -o yaml prints them, instead of from the API server; - is standard input")
 	f.completeFlags(cmd)
 	cmd.AddCommand(newExplainCommand(&f), newNodesCommand(&f), newSuggestCommand(&f), cli.NewVersionCommand())

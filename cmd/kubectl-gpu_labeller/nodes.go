@@ -18,17 +18,17 @@ func newNodesCommand(f *flags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes [NODE...]",
 		Short: "Show the GPUs of the cluster at a glance",
-		Long: `nodes shows which nodes have which GPUs, what pods can ask for and how much of it
-is free, and adds up by product. It tells from the labels of gpu-labeller (or GPU
-Feature Discovery), the resources of device plugins and the ResourceSlices of DRA
-drivers.
+		Long: `nodes shows which nodes have which GPUs, what pods can ask for and how much of
+it is free, and adds up by product. It tells from the labels of gpu-labeller (or
+GPU Feature Discovery), the resources of device plugins and the ResourceSlices
+of DRA drivers.
 
-The sums leave out of FREE what is on nodes that are cordoned or not ready, and say
-how much. A node whose state is tainted takes pods that tolerate its taints: --wide
-shows them.
+The sums leave out of FREE what is on nodes that are cordoned or not ready, and
+say how much. A node whose state is tainted takes pods that tolerate its taints:
+--wide shows them.
 
-On a terminal the table is made to fit: columns are left out and names shortened.
---wide, or -o wide, shows everything.
+On a terminal the table is made to fit: columns are left out and names
+shortened. --wide, or -o wide, shows everything.
 
 Exit codes:
   0  there are GPUs

@@ -113,19 +113,9 @@ func tableWidth(rows [][]string) int {
 // text writes a paragraph, the first line indented by first and the others by
 // rest spaces, broken where the page ends.
 func (p page) text(first, rest int, text string) {
-	line := strings.Repeat(" ", first)
-	used := false
-	for _, word := range strings.Fields(text) {
-		if used && p.width > 0 && len([]rune(line))+1+len([]rune(word)) > p.width {
-			fmt.Fprintln(p, line)
-			line, used = strings.Repeat(" ", rest), false
-		}
-		if used {
-			line += " "
-		}
-		line, used = line+word, true
+	for _, line := range cli.Wrap(text, p.width, first, rest) {
+		fmt.Fprintln(p, line)
 	}
-	fmt.Fprintln(p, line)
 }
 
 // shorten cuts a text in the middle: the ends of names tell them apart.

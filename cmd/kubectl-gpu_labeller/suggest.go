@@ -25,11 +25,12 @@ func newSuggestCommand(f *flags) *cobra.Command {
 		Use:   "suggest [NODE | -f FILE]",
 		Short: "Print what to write into a pod to get GPUs like a node's",
 		Long: `suggest prints node selector, affinity, tolerations and limits that select GPUs
-like those of a node, and with a DRA driver a ResourceClaimTemplate whose attribute
-names are those of the node's ResourceSlices. Without a node it does so for each
-product of the cluster. What may keep the pod pending is a warning: more GPUs than a
-node has, a node that offers none. A node need not be there yet: -f reads a Node, or the labels
-that gpu-labeller --print prints for this or a recorded host.
+like those of a node, and with a DRA driver a ResourceClaimTemplate whose
+attribute names are those of the node's ResourceSlices. Without a node it does
+so for each product of the cluster. What may keep the pod pending is a warning:
+more GPUs than a node has, a node that offers none. A node need not be there
+yet: -f reads a Node, or the labels that gpu-labeller --print prints for this or
+a recorded host.
 
 Exit codes:
   0  there are GPUs to suggest

@@ -12,7 +12,7 @@ import (
 type Choice struct {
 	Value string // before the flag is given, its default
 	Of    []string
-	Also  string // another one, which is not offered
+	Also  string // another one, which not all commands take, and which is not offered
 }
 
 // String is the word.

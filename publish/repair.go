@@ -1,0 +1,46 @@
+package publish
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/gpu-labeller/gpu-labeller/labels"
+)
+
+// repair is what a Publish put right, since others had removed or changed what the
+// one before had left.
+type repair struct {
+	left labels.Set // by the last Publish; nil while that is not known
+	done bool
+	keys []string // of the labels that are as they were, sorted
+}
+
+func (r *repair) begin() { r.done, r.keys = false, nil }
+
+// finish notes which labels a Publish found and left; more, that others had changed
+// something else.
+func (r *repair) finish(found, left labels.Set, more bool) {
+	for key, was := range r.left {
+		now, there := found[key]
+		if value, wanted := left[key]; wanted && value == was && !(there && now == was) {
+			r.keys = append(r.keys, key)
+		}
+	}
+	slices.Sort(r.keys)
+	r.done = r.left != nil && (more || len(r.keys) > 0)
+	if r.left == nil || !maps.Equal(r.left, left) {
+		r.left = labels.Set{}
+		maps.Copy(r.left, left)
+	}
+}
+
+// Repaired tells whether others had changed what Publish left before, so that the last
+// one put it right; and the keys of the labels that were gone or had other values.
+func (f *FeatureFile) Repaired() (keys []string, done bool) { return f.repair.keys, f.repair.done }
+
+// Repaired is as that of a FeatureFile.
+func (n *NodeFeature) Repaired() (keys []string, done bool) { return n.repair.keys, n.repair.done }
+
+// Repaired is as that of a FeatureFile. Labels that were left to others are none of
+// them.
+func (n *Node) Repaired() (keys []string, done bool) { return n.repair.keys, n.repair.done }
