@@ -248,15 +248,5 @@ func (c *cleaner) stillGone(ctx context.Context, client *publish.Client) error {
 	if len(again) == 0 {
 		return nil
 	}
-	return fmt.Errorf("an agent is running there and has labelled its Node again; end the agents first: %s", some(again))
-}
-
-// some names five at most.
-func some(nodes []string) string {
-	const most = 5
-	text := strings.Join(nodes[:min(len(nodes), most)], ", ")
-	if more := len(nodes) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return fmt.Errorf("an agent is running there and has labelled its Node again; end the agents first: %s", cli.Few(again, 5))
 }

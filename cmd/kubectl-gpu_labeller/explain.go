@@ -183,7 +183,7 @@ func writeExplanation(p page, r *explain.Result, s subject, all bool) {
 	}
 	if len(r.Nodes) > 0 && r.Verdict != explain.Ended {
 		fmt.Fprintln(p)
-		writeNodeChecks(p, r, all, s.pod.Spec.NodeName)
+		writeNodeChecks(p, r, all, s.node())
 	}
 	pending := r.Verdict == explain.Pending || r.Verdict == explain.Unknown
 	if pending && len(r.Misses) > 0 {
@@ -226,6 +226,14 @@ func writeExplanation(p page, r *explain.Result, s subject, all bool) {
 		unread = append(unread, string(u.Kind)+": "+u.Why)
 	}
 	section("Could not be read:", unread)
+}
+
+// node is the Node that the pod has; empty for none.
+func (s subject) node() string {
+	if s.pod == nil {
+		return ""
+	}
+	return s.pod.Spec.NodeName
 }
 
 // about says which of a workload's pods is looked at, and how many have room.

@@ -191,10 +191,10 @@ func nodeNotes(all []fleet.GPUs, columns []column, whole bool) []string {
 		}
 	}
 	if len(names) > 0 {
-		notes = append(notes, fmt.Sprintf("No pod can ask for the GPUs of %s: does a device plugin or a DRA driver run there?", few(names)))
+		notes = append(notes, fmt.Sprintf("No pod can ask for the GPUs of %s: does a device plugin or a DRA driver run there?", cli.Few(names, 3)))
 	}
 	if len(unlabelled) > 0 {
-		notes = append(notes, fmt.Sprintf("No label tells of the GPUs of %s: does gpu-labeller run there?", few(unlabelled)))
+		notes = append(notes, fmt.Sprintf("No label tells of the GPUs of %s: does gpu-labeller run there?", cli.Few(unlabelled, 3)))
 	}
 	var left []string
 	for _, c := range nodeColumns {
@@ -206,15 +206,6 @@ func nodeNotes(all []fleet.GPUs, columns []column, whole bool) []string {
 		notes = append(notes, fmt.Sprintf("No room for %s: --wide shows all.", strings.Join(left, ", ")))
 	}
 	return notes
-}
-
-// few names up to three things and counts the others.
-func few(names []string) string {
-	const most = 3
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 // plainResources tells that every row's resource can be told from its vendor.

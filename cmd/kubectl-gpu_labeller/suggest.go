@@ -211,7 +211,7 @@ func headline(s fleet.Suggestion) string {
 		text += ": " + cli.Printable(s.Product)
 	}
 	if len(s.AlsoOn) > 0 {
-		text += ", as on " + cli.Printable(few(s.AlsoOn))
+		text += ", as on " + cli.Printable(cli.Few(s.AlsoOn, 3))
 	}
 	return text
 }

@@ -43,3 +43,11 @@ func WideHelp(cmd *cobra.Command, width int) []string {
 	}
 	return wide
 }
+
+// Few names as many things at most, and counts the others.
+func Few(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
