@@ -105,7 +105,16 @@ func TestNodeRepaired(t *testing.T) {
 	mustPublish(t, n, two)
 	wantRepaired(t, n, false)
 
-	// Other labels; a Node that was made anew.
+	// The Node goes and comes.
+	s.answer(status(404, "NotFound", "not found"))
+	if err := n.Publish(t.Context(), two); !errors.Is(err, ErrNoNode) {
+		t.Errorf("error %v, want ErrNoNode", err)
+	}
+	s.answer(nodeAnswer("1", nil, nil), nodeAnswer("1", two, nil))
+	mustPublish(t, n, two)
+	wantRepaired(t, n, false)
+
+	// Other labels; a Node that was made anew meanwhile.
 	s.answer(nodeAnswer("1", two, nil), nodeAnswer("1", seven, nil))
 	mustPublish(t, n, seven)
 	wantRepaired(t, n, false)

@@ -312,7 +312,7 @@ func TestAgentInCluster(t *testing.T) {
 	t.Run("two agents on one node do not take turns", func(t *testing.T) {
 		other := newMachine(t, h200, "0000:10:00.0")
 		second := other.agent(c, "node-a")
-		time.Sleep(5 * time.Second)
+		time.Sleep(15 * time.Second) // the first one watches again by then, after the restart
 		unwritten(t, c, "node-a", func() { time.Sleep(10 * time.Second) })
 		second.stop(t)
 	})

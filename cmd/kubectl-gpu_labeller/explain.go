@@ -183,7 +183,7 @@ func writeExplanation(p page, r *explain.Result, s subject, all bool) {
 	}
 	if len(r.Nodes) > 0 && r.Verdict != explain.Ended {
 		fmt.Fprintln(p)
-		writeNodeChecks(p, r, all, s.node())
+		writeNodeChecks(p, r, all)
 	}
 	pending := r.Verdict == explain.Pending || r.Verdict == explain.Unknown
 	if pending && len(r.Misses) > 0 {
@@ -226,14 +226,6 @@ func writeExplanation(p page, r *explain.Result, s subject, all bool) {
 		unread = append(unread, string(u.Kind)+": "+u.Why)
 	}
 	section("Could not be read:", unread)
-}
-
-// node is the Node that the pod has; empty for none.
-func (s subject) node() string {
-	if s.pod == nil {
-		return ""
-	}
-	return s.pod.Spec.NodeName
 }
 
 // about says which of a workload's pods is looked at, and how many have room.
@@ -279,10 +271,10 @@ func where(nodes []string, of int) string {
 
 // writeNodeChecks writes a row a Node; of a pod that has its Node, that of this one.
 // A check that no Node is asked has no column.
-func writeNodeChecks(p page, r *explain.Result, all bool, its string) {
+func writeNodeChecks(p page, r *explain.Result, all bool) {
 	nodes := r.Nodes
 	if r.Verdict == explain.Bound && !all {
-		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n explain.Node) bool { return n.Name != its })
+		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n explain.Node) bool { return n.Checks[explain.NodeName] == explain.Blocks })
 	}
 	headings := map[explain.Check]string{
 		explain.NodeName: "NAME", explain.Cordon: "CORDON", explain.Taints: "TAINTS", explain.Selector: "SELECTOR",
