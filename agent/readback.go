@@ -35,7 +35,8 @@ func newReadBack() readBack {
 // readBackAfter is how long others have at least to label the Node.
 func (c Config) readBackAfter() time.Duration { return min(3*c.Interval, 3*time.Minute) }
 
-// readBackLast is how long it takes at most from one look to the next.
+// readBackLast is how long it takes in the end from one look to the next, and a fifth
+// more at most.
 const readBackLast = 10 * time.Minute
 
 func (r *readBack) restart(c Config) {

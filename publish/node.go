@@ -141,9 +141,7 @@ func (n *Node) put(ctx context.Context, set labels.Set, taint, partial bool) err
 	if err == nil && taint && len(set) > 0 {
 		left, err = n.keepTaint(ctx, n.Taint.Wanted(set))
 	}
-	if errors.Is(err, ErrNoNode) {
-		n.repair.left = nil // nobody took them from it
-	}
+	n.repair.fail(err, set)
 	if errors.Is(err, ErrNoNode) && len(set) == 0 {
 		return nil // withdrawn, with the Node
 	}

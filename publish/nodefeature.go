@@ -103,6 +103,8 @@ func (n *NodeFeature) publish(ctx context.Context, set labels.Set) error {
 		overtaken := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 		if err == nil {
 			n.repair.finish(found, set, more)
+		} else {
+			n.repair.fail(err, set)
 		}
 		if !overtaken || try == 4 {
 			return err

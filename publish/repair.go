@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"errors"
 	"maps"
 	"slices"
 
@@ -10,12 +11,28 @@ import (
 // repair is what a Publish put right, since others had removed or changed what the
 // one before had left.
 type repair struct {
-	left labels.Set // by the last Publish; nil while that is not known
+	left labels.Set // by the last Publish, as far as that is known; else nil
+	// A write without an answer may have left other keys than those of left.
+	unsure bool
+
 	done bool
 	keys []string // of the labels that are as they were, sorted
 }
 
 func (r *repair) begin() { r.done, r.keys = false, nil }
+
+// fail forgets what was left, where there is no Node that could have it, or where the
+// write of set that was not answered would have changed it.
+func (r *repair) fail(err error, set labels.Set) {
+	if errors.Is(err, ErrNoNode) {
+		r.left = nil
+	}
+	if _, lost := errors.AsType[*UnansweredError](err); !lost || maps.Equal(r.left, set) {
+		return
+	}
+	r.unsure = true
+	maps.DeleteFunc(r.left, func(key, value string) bool { wanted, ok := set[key]; return !ok || wanted != value })
+}
 
 // finish notes which labels a Publish found and left; more, that others had changed
 // something else.
@@ -27,7 +44,8 @@ func (r *repair) finish(found, left labels.Set, more bool) {
 		}
 	}
 	slices.Sort(r.keys)
-	r.done = r.left != nil && (more || len(r.keys) > 0)
+	r.done = r.left != nil && (more && !r.unsure || len(r.keys) > 0)
+	r.unsure = false
 	if r.left == nil || !maps.Equal(r.left, left) {
 		r.left = labels.Set{}
 		maps.Copy(r.left, left)

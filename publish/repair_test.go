@@ -171,3 +171,43 @@ func TestNodeFeatureRepaired(t *testing.T) {
 	mustPublish(t, n, seven)
 	wantRepaired(t, n, false)
 }
+
+// A write whose answer was lost may have taken place. Where others than its labels are
+// wanted next, what it left is nobody else's change.
+func TestUnansweredWriteIsNoRepair(t *testing.T) {
+	lost := answer{code: 200, body: "{}", delay: time.Second}
+	nine := with(two, countKey, "9")
+	for name, test := range map[string]struct {
+		sink   func(*Client) repairer
+		before []answer // two is published
+		after  answer   // and then nine
+	}{
+		"Node": {
+			func(c *Client) repairer { return &Node{Client: c, Name: "a"} },
+			[]answer{nodeAnswer("1", nil, nil), nodeAnswer("1", two, nil)}, nodeAnswer("1", nine, nil),
+		},
+		"NodeFeature": {
+			func(c *Client) repairer { return &NodeFeature{Client: c, Namespace: "ns", NodeName: "a"} },
+			[]answer{status(404, "NotFound", "not found"), {code: 200, body: "{}"}}, featureAnswer(with(nine, "a", "b"), "2"),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, client := serve(t, test.before...)
+			sink := test.sink(client)
+			mustPublish(t, sink, two)
+			s.answer(nodeAnswer("1", two, nil), lost)
+			if name == "NodeFeature" {
+				s.answer(featureAnswer(two, "1"), lost)
+			}
+			limited, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			err := sink.Publish(limited, with(nine, "a", "b"))
+			if _, ok := errors.AsType[*UnansweredError](err); !ok {
+				t.Fatalf("error %v, want that there is no answer", err)
+			}
+			s.answer(test.after, answer{code: 200, body: nodeMeta("1", two, nil)})
+			mustPublish(t, sink, two)
+			wantRepaired(t, sink, false)
+		})
+	}
+}

@@ -26,7 +26,7 @@ const (
 	cleanupQPS = 200
 	// cleanupWorkers is how many Nodes are cleaned up at a time.
 	cleanupWorkers = 16
-	// cleanupTries is how often a Node is tried while the API server does not serve.
+	// cleanupTries is how often a Node, or a list of them, is tried while the API server does not serve.
 	cleanupTries = 6
 	// cleanupPause is the first pause between two of these; they grow to half a minute.
 	cleanupPause = time.Second
@@ -50,6 +50,7 @@ type cleaner struct {
 
 	found    int      // places that held something
 	had      []string // Nodes from which labels were withdrawn
+	ended    bool     // before all was done
 	nodeErrs []error  // of single Nodes and objects
 	errs     []error  // all others
 }
@@ -138,22 +139,32 @@ func (c *cleaner) withdraw(ctx context.Context, nodes [][]withdrawable) {
 		}
 	}
 	if done < len(nodes) {
+		c.ended = true
 		c.failed(fmt.Errorf("ended after %d of %d; run it again for the rest", done, len(nodes)))
 	}
 }
 
 // patiently is one, again while the API server does not serve.
-func (c *cleaner) patiently(ctx context.Context, p withdrawable) withdrawn {
+func (c *cleaner) patiently(ctx context.Context, p withdrawable) (w withdrawn) {
+	_ = whileUnserved(ctx, func() error {
+		w = c.one(ctx, p)
+		return w.err
+	})
+	return w
+}
+
+// whileUnserved does it again while the API server does not serve.
+func whileUnserved(ctx context.Context, do func() error) error {
 	pause := cleanupPause
 	for try := 1; ; try++ {
-		w := c.one(ctx, p)
-		if !unserved(w.err) || try == cleanupTries {
-			return w
+		err := do()
+		if !unserved(err) || try == cleanupTries {
+			return err
 		}
-		wait := min(max(pause, publish.RetryAfter(w.err)), 30*time.Second)
+		wait := min(max(pause, publish.RetryAfter(err)), 30*time.Second)
 		select {
 		case <-ctx.Done():
-			return w
+			return err
 		case <-time.After(wait + rand.N(wait/2)):
 		}
 		pause *= 2

@@ -136,6 +136,9 @@ func TestCleanupOfManyNodes(t *testing.T) {
 						t.Fatalf("%q comes after %q", line, lines[i-1])
 					}
 				}
+				if want := strings.Contains(strings.Join(tt.err, ""), "run it again"); c.ended != want {
+					t.Errorf("it ended before all was done: %t, want %t", c.ended, want)
+				}
 				if (err != nil) != (tt.err != nil) {
 					t.Fatalf("it ends with %v", err)
 				}

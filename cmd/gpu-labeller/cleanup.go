@@ -169,12 +169,20 @@ func (f *cleanupFlags) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if f.wants(sinkNode) {
-		nodes, err := f.nodes(ctx, client)
+		var nodes [][]withdrawable
+		err := whileUnserved(ctx, func() (err error) {
+			nodes, err = f.nodes(ctx, client)
+			return err
+		})
 		c.failed(err)
 		c.withdraw(ctx, nodes)
 	}
-	if f.wants(sinkNodeFeature) && !slices.ContainsFunc(c.errs, unserved) {
-		objects, err := f.nodeFeatures(ctx, client)
+	if f.wants(sinkNodeFeature) && !c.ended && !slices.ContainsFunc(c.errs, unserved) {
+		var objects [][]withdrawable
+		err := whileUnserved(ctx, func() (err error) {
+			objects, err = f.nodeFeatures(ctx, client)
+			return err
+		})
 		c.failed(err, f.noNamespace(ctx, client))
 		c.withdraw(ctx, objects)
 	}

@@ -47,6 +47,31 @@ func TestCleanupNamespace(t *testing.T) {
 	}
 }
 
+// TestCleanupListsAgain: an API server that is busy while it is asked for the Nodes is
+// asked again.
+func TestCleanupListsAgain(t *testing.T) {
+	lists := map[string]int{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if lists[r.URL.Path]++; lists[r.URL.Path] == 1 {
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "TooManyRequests", "code": 429}`)
+			return
+		}
+		fmt.Fprint(w, `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "items": []}`)
+	}))
+	t.Cleanup(server.Close)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: %q}}]}`, server.URL)
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := cleanupFlags{allNodes: true, kubeconfig: kubeconfig}
+	if err := f.run(t.Context(), io.Discard); err != nil {
+		t.Errorf("%v after %v", err, lists)
+	}
+}
+
 // What stands in a feature file is foreign: it must not steer a terminal.
 func TestCleanupListsSafely(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "gpu")

@@ -236,7 +236,7 @@ func (p *Prober) start() (*child, error) {
 		started <- nil
 		c.err = cmd.Wait()
 		close(c.ended)
-		reapGroup(cmd.Process.Pid)
+		go reapGroup(cmd.Process.Pid)
 	}()
 	if err := <-started; err != nil {
 		r.Close()
@@ -249,12 +249,20 @@ func (p *Prober) start() (*child, error) {
 
 // reapGroup waits for what a child that has ended left in its process group. In a
 // container the agent is the init process, which inherits that, and would keep
-// each as a zombie; elsewhere none of it is ours, and this returns at once.
+// each as a zombie; elsewhere none of it is ours, and this returns at once. It looks
+// now and then, since a call that waits has a thread for as long as the longest lives.
 func reapGroup(pid int) {
-	for {
-		if _, err := syscall.Wait4(-pid, nil, 0, nil); err != nil && !errors.Is(err, syscall.EINTR) {
-			return
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Minute) {
+		for {
+			reaped, err := syscall.Wait4(-pid, nil, syscall.WNOHANG, nil)
+			if err != nil && !errors.Is(err, syscall.EINTR) {
+				return
+			}
+			if err == nil && reaped == 0 {
+				break
+			}
 		}
+		time.Sleep(pause)
 	}
 }
 

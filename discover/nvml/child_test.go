@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -482,6 +483,39 @@ func TestOrphansAreReaped(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// What lives on, such as a helper that the driver holds, costs the agent no threads.
+func TestOrphansHoldNoThreads(t *testing.T) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
+	threads := func() int {
+		all, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	file := filepath.Join(t.TempDir(), "pids")
+	defer func() {
+		pids, _ := os.ReadFile(file)
+		for _, pid := range strings.Fields(string(pids)) {
+			if n, err := strconv.Atoi(pid); err == nil {
+				_ = unix.Kill(n, unix.SIGKILL)
+			}
+		}
+	}()
+	const asked = 40
+	before := threads()
+	for range asked {
+		p := Prober{Executable: script(t, "sleep 600 & echo $! >>"+file+`; printf '{"init":"SUCCESS"}'`), Timeout: 20 * time.Second}
+		mustAnswer(t, p.Ask(t.Context()))
+	}
+	if more := threads() - before; more >= asked/2 {
+		t.Errorf("%d threads more after %d questions", more, asked)
 	}
 }
 
