@@ -26,7 +26,8 @@ const (
 	cleanupQPS = 200
 	// cleanupWorkers is how many Nodes are cleaned up at a time.
 	cleanupWorkers = 16
-	// cleanupTries is how often a Node, or a list of them, is tried while the API server does not serve.
+	// cleanupTries is how often a Node, or a list of them, is tried while the API server
+	// does not serve.
 	cleanupTries = 6
 	// cleanupPause is the first pause between two of these; they grow to half a minute.
 	cleanupPause = time.Second
@@ -83,41 +84,63 @@ type withdrawn struct {
 	err  error
 }
 
-// withdraw cleans up many nodes at a time, and the places of one in turn. It speaks
-// of them in their order. It goes on after an error, for what is left on one Node is
-// no reason to leave it on the next, unless the API server does not serve for many in
-// a row.
+// withdraw cleans up many nodes at a time, and the places of one in turn. It goes on
+// after an error, for what is left on one Node is no reason to leave it on the next.
+// Those for which the API server did not serve come again when all others have had
+// their turn.
 func (c *cleaner) withdraw(ctx context.Context, nodes [][]withdrawable) {
+	left := nodes
+	pause := cleanupPause
+	for try := 1; len(left) > 0; try++ {
+		var asked time.Duration
+		left, asked = c.round(ctx, left, try == cleanupTries)
+		if len(left) == 0 || try == cleanupTries || !waited(ctx, max(pause, asked)) {
+			break
+		}
+		pause *= 2
+	}
+	if len(left) > 0 {
+		c.ended = true
+		c.failed(fmt.Errorf("ended after %d of %d; run it again for the rest", len(nodes)-len(left), len(nodes)))
+	}
+}
+
+// turn is what became of a node.
+type turn struct {
+	done []withdrawn
+	left []withdrawable // for which the API server did not serve, and those after it
+}
+
+// round has each node take a turn, and speaks of them in their order. It gives those
+// that are to come again, and after how long at least: where the API server gave no
+// answer many times in a row, or ctx is over, all that had no turn, and then, unless it
+// is the last round, the ones for which it did not serve.
+func (c *cleaner) round(ctx context.Context, nodes [][]withdrawable, last bool) (left [][]withdrawable, after time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make(chan chan withdrawn, cleanupWorkers)
+	turns := make(chan chan turn, cleanupWorkers-1)
+	next := 0
 	go func() {
-		defer close(results)
-		for i, places := range nodes {
-			if ctx.Err() != nil {
-				return
-			}
-			nodes[i] = nil // it remembers all that the Node had
-			result := make(chan withdrawn, len(places))
-			results <- result
-			go func() {
-				defer close(result)
-				for _, p := range places {
-					result <- c.patiently(ctx, p)
-				}
-			}()
+		defer close(turns)
+		for ; next < len(nodes) && ctx.Err() == nil; next++ {
+			places := nodes[next]
+			nodes[next] = nil // it remembers all that the Node had
+			t := make(chan turn, 1)
+			turns <- t
+			go func() { t <- c.turn(ctx, places) }()
 		}
 	}()
-	done, inRow := 0, 0 // nodes; those that met an API server that does not serve
-	for result := range results {
-		served := true
-		for w := range result {
-			if errors.Is(w.err, context.Canceled) {
-				continue // that is told below
-			}
-			if w.err != nil {
+	inRow := 0 // without an answer
+	for t := range turns {
+		t := <-t
+		var unmet error
+		for _, w := range t.done {
+			switch {
+			case errors.Is(w.err, context.Canceled):
+			case unserved(w.err):
+				unmet = w.err
+			case w.err != nil:
 				c.nodeErrs = append(c.nodeErrs, w.err)
-				served = served && !unserved(w.err)
 			}
 			if w.text != "" {
 				c.found++
@@ -127,61 +150,70 @@ func (c *cleaner) withdraw(ctx context.Context, nodes [][]withdrawable) {
 				c.had = append(c.had, w.node)
 			}
 		}
-		if ctx.Err() != nil {
-			continue
-		}
-		done++
-		if inRow++; served {
+		if inRow++; unmet == nil || busy(unmet) {
 			inRow = 0
+		}
+		switch {
+		case unmet != nil && last:
+			c.nodeErrs = append(c.nodeErrs, unmet)
+		case t.left != nil:
+			left, after = append(left, t.left), max(after, publish.RetryAfter(unmet))
 		}
 		if inRow == cleanupWorkers {
 			cancel()
 		}
 	}
-	if done < len(nodes) {
-		c.ended = true
-		c.failed(fmt.Errorf("ended after %d of %d; run it again for the rest", done, len(nodes)))
+	return append(nodes[next:len(nodes):len(nodes)], left...), after
+}
+
+func (c *cleaner) turn(ctx context.Context, places []withdrawable) (t turn) {
+	for i, p := range places {
+		w := c.one(ctx, p)
+		t.done = append(t.done, w)
+		if unserved(w.err) || errors.Is(w.err, context.Canceled) {
+			t.left = places[i:]
+			break
+		}
+	}
+	return t
+}
+
+// waited waits for so long, half a minute at most, and up to as long again. It is false
+// if ctx is over before.
+func waited(ctx context.Context, d time.Duration) bool {
+	d = min(d, 30*time.Second)
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d + rand.N(d/2)):
+		return true
 	}
 }
 
-// patiently is one, again while the API server does not serve.
-func (c *cleaner) patiently(ctx context.Context, p withdrawable) (w withdrawn) {
-	_ = whileUnserved(ctx, func() error {
-		w = c.one(ctx, p)
-		return w.err
-	})
-	return w
-}
-
-// whileUnserved does it again while the API server does not serve.
-func whileUnserved(ctx context.Context, do func() error) error {
+// whileBusy does it again while the API server answers that it cannot now. One that
+// cannot be reached at all is an error at once.
+func whileBusy(ctx context.Context, do func() error) error {
 	pause := cleanupPause
 	for try := 1; ; try++ {
 		err := do()
-		if !unserved(err) || try == cleanupTries {
+		if !busy(err) || try == cleanupTries || !waited(ctx, max(pause, publish.RetryAfter(err))) {
 			return err
-		}
-		wait := min(max(pause, publish.RetryAfter(err)), 30*time.Second)
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(wait + rand.N(wait/2)):
 		}
 		pause *= 2
 	}
 }
 
+func busy(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && (status.Status().Code == 429 || status.Status().Code >= 500)
+}
+
 // unserved tells of an error that may be over soon, and then is over for all Nodes:
 // the API server is busy, restarts or cannot be reached.
 func unserved(err error) bool {
-	var status apierrors.APIStatus
-	if errors.As(err, &status) {
-		code := status.Status().Code
-		return code == 429 || code >= 500
-	}
 	_, network := errors.AsType[net.Error](err)
 	_, unanswered := errors.AsType[*publish.UnansweredError](err)
-	return network || unanswered || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return busy(err) || network || unanswered || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 func (c *cleaner) one(ctx context.Context, p withdrawable) (w withdrawn) {

@@ -170,7 +170,7 @@ func (f *cleanupFlags) run(ctx context.Context, out io.Writer) error {
 	}
 	if f.wants(sinkNode) {
 		var nodes [][]withdrawable
-		err := whileUnserved(ctx, func() (err error) {
+		err := whileBusy(ctx, func() (err error) {
 			nodes, err = f.nodes(ctx, client)
 			return err
 		})
@@ -179,7 +179,7 @@ func (f *cleanupFlags) run(ctx context.Context, out io.Writer) error {
 	}
 	if f.wants(sinkNodeFeature) && !c.ended && !slices.ContainsFunc(c.errs, unserved) {
 		var objects [][]withdrawable
-		err := whileUnserved(ctx, func() (err error) {
+		err := whileBusy(ctx, func() (err error) {
 			objects, err = f.nodeFeatures(ctx, client)
 			return err
 		})
