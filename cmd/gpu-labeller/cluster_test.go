@@ -312,7 +312,12 @@ func TestAgentInCluster(t *testing.T) {
 	t.Run("two agents on one node do not take turns", func(t *testing.T) {
 		other := newMachine(t, h200, "0000:10:00.0")
 		second := other.agent(c, "node-a")
-		time.Sleep(15 * time.Second) // the first one watches again by then, after the restart
+		const says = "another agent publishes other labels"
+		for begin := time.Now(); !strings.Contains(agentA.String()+second.String(), says); time.Sleep(100 * time.Millisecond) {
+			if time.Since(begin) > 2*time.Minute {
+				t.Fatalf("neither says so:\n%s\n%s", agentA, second)
+			}
+		}
 		unwritten(t, c, "node-a", func() { time.Sleep(10 * time.Second) })
 		second.stop(t)
 	})
