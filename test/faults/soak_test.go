@@ -132,7 +132,9 @@ func TestSoak(t *testing.T) {
 		if after.heap > before.heap+1<<20 {
 			t.Errorf("heap of %d KiB, and %d before", after.heap>>10, before.heap>>10)
 		}
-		if after.resident > before.resident+8<<20 {
+		// In the first few faults memory is still touched for the first time, the race
+		// detector's most of all.
+		if rounds > 0 && after.resident > before.resident+8<<20 {
 			t.Errorf("resident %d KiB, and %d before", after.resident>>10, before.resident>>10)
 		}
 		if n := len(h.children()); n > 1 {
