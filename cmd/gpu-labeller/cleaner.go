@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -211,9 +212,12 @@ func busy(err error) bool {
 // unserved tells of an error that may be over soon, and then is over for all Nodes:
 // the API server is busy, restarts or cannot be reached.
 func unserved(err error) bool {
-	_, network := errors.AsType[net.Error](err)
+	// Not any net.Error, which the errors of a file are, too.
+	_, network := errors.AsType[*net.OpError](err)
+	_, request := errors.AsType[*url.Error](err)
 	_, unanswered := errors.AsType[*publish.UnansweredError](err)
-	return busy(err) || network || unanswered || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return busy(err) || network || request || unanswered ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 func (c *cleaner) one(ctx context.Context, p withdrawable) (w withdrawn) {

@@ -4,16 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
+	"net/url"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-labeller/gpu-labeller/labels"
+	"github.com/gpu-labeller/gpu-labeller/publish"
 )
 
 // place holds one label until it is withdrawn, and every call takes 50 ms.
@@ -48,6 +54,30 @@ func (p *place) Publish(ctx context.Context, _ labels.Set) error {
 	}
 	p.withdraw = true
 	return nil
+}
+
+// The error of a file is none of the API server's, though syscall.Errno is a net.Error.
+func TestUnserved(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{&fs.PathError{Op: "open", Path: "x", Err: syscall.EACCES}, false},
+		{errors.New("admission says no"), false},
+		{apierrors.NewForbidden(schema.GroupResource{}, "x", nil), false},
+		{apierrors.NewTooManyRequests("try later", 2), true},
+		{apierrors.NewInternalError(errors.New("no")), true},
+		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true},
+		{&url.Error{Op: "Get", Err: context.DeadlineExceeded}, true},
+		{fmt.Errorf("no answer in 30s: %w", context.DeadlineExceeded), true},
+		{fmt.Errorf("get: %w", io.EOF), true},
+		{&publish.UnansweredError{Err: errors.New("gone")}, true},
+	} {
+		if got := unserved(tt.err); got != tt.want {
+			t.Errorf("%v: %t, want %t", tt.err, got, tt.want)
+		}
+	}
 }
 
 func TestCleanupOfManyNodes(t *testing.T) {
